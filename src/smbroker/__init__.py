@@ -1,0 +1,3 @@
+"""SMB, the Simple Message Broker."""
+
+__version__ = "0.1.0"

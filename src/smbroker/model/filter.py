@@ -1,0 +1,56 @@
+"""A filter: the pattern of topics that a subscription asks for.
+
+Inside the broker a filter is a tuple of levels, each of them
+    a literal     bytes, equal to that level
+    ANY           exactly one level, whatever it is
+    REST          this and all further levels, also none: `a, REST` matches `a`, `a/b`, `a/b/c`
+`+`, `#` and the like mean something only in the dialect they came in with; each dialect
+translates its own notation at the edge. No wildcard matches a topic that begins with `$`
+unless the filter begins with that literal level.
+
+`matches` is the plain rule. The router is faster and tested against it.
+"""
+
+from enum import Enum
+from typing import Literal, TypeAlias
+
+from smbroker.model.topic import Level, Topic, levels_of
+
+
+class Wildcard(Enum):
+    ANY = "+"
+    REST = "#"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+ANY: Literal[Wildcard.ANY] = Wildcard.ANY
+REST: Literal[Wildcard.REST] = Wildcard.REST
+
+FilterLevel: TypeAlias = Level | Wildcard
+Filter: TypeAlias = tuple[FilterLevel, ...]
+
+
+def exact(topic: Topic) -> Filter:
+    """The filter that matches this topic alone."""
+    return tuple(levels_of(topic))
+
+
+def exact_topic(pattern: Filter) -> Topic | None:
+    """The one topic that the filter matches, or None if it has wildcards."""
+    if any(isinstance(level, Wildcard) for level in pattern):
+        return None
+    return b"/".join(level for level in pattern if isinstance(level, bytes))
+
+
+def matches(pattern: Filter, topic: Topic) -> bool:
+    levels = levels_of(topic)
+    if topic.startswith(b"$") and pattern[0] != levels[0]:
+        return False
+    for position, wanted in enumerate(pattern):
+        if wanted is REST:
+            return True
+        if position == len(levels) or (wanted is not ANY and wanted != levels[position]):
+            return False
+    return len(pattern) == len(levels)

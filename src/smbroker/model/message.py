@@ -1,0 +1,70 @@
+"""What a message is made of, as columns.
+
+A message is a topic, a payload (opaque bytes), a kind and an origin. On the hot path there is
+no object per message: what one turn received is one `Columns`, lists of equal length. The kinds
+other than BYTES and STRING are numbers of the `typed` dialect; their payload is the decimal text.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+from smbroker.model.topic import Topic
+
+
+class Kind(IntEnum):
+    INT = 0
+    SHORT_REAL = 1
+    FLOAT = 2
+    STRING = 3
+    BYTES = 4
+
+
+class Dialect(StrEnum):
+    SOH = "soh"
+    PIPE = "pipe"
+    SEMICOLON = "semicolon"
+    PADDED = "padded"
+    TYPED = "typed"
+    MQTT = "mqtt"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Origin:
+    """Where messages come from; one object per publisher, shared by all its messages."""
+
+    dialect: Dialect
+    host: str = ""  # "" where there is no address
+    port: int = 0
+    client: str | None = None  # the id that the client gave itself, if any
+
+    @property
+    def source(self) -> str:
+        """`host:port`, with brackets around an IPv6 address; empty without an address."""
+        if not self.host:
+            return ""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What only some messages have: MQTT's quality of service, retain flag and properties."""
+
+    qos: int = 0
+    retain: bool = False
+    properties: tuple[tuple[str, str], ...] = ()  # MQTT 5's own under keys such as `$content-type`
+
+
+@dataclass(slots=True)
+class Columns:
+    """Messages in the order received: `topics[i]`, `payloads[i]`, `kinds[i]` and `origins[i]` are one message."""
+
+    received: int = 0  # when, in microseconds since 1970 UTC: one time for all that a turn brought
+
+    topics: list[Topic] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+    kinds: list[Kind] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
+    extras: dict[int, Extra] = field(default_factory=dict)  # by row; most rows have none
+
+    def __len__(self) -> int:
+        return len(self.topics)
