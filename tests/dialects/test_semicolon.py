@@ -2,49 +2,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialects.wire import Case, cases, shown, wire_bytes
+from dialects.wire import Case, cases, check_decode, check_encode, check_frame, shown
 from smbroker.dialects import semicolon
 from smbroker.dialects.semicolon import Codec
 from smbroker.model.commands import Subscribe
-from smbroker.model.errors import ProtocolError, Refused, Unfit
+from smbroker.model.errors import ProtocolError, Refused
 from smbroker.model.filter import matches
-from smbroker.model.message import Columns, Dialect, Kind, Origin
 
 
 @pytest.mark.parametrize("case", cases("semicolon", "decode"), ids=lambda case: case.name)
 def test_decode(case: Case) -> None:
-    if "error" in case.data:
-        with pytest.raises((ProtocolError, Refused)) as caught:
-            Codec().decode(case.bytes())
-        assert caught.value.code == case.data["error"]
-    else:
-        assert shown(Codec().decode(case.bytes())) == case.data["gives"]
+    check_decode(case, Codec().decode)
 
 
 @pytest.mark.parametrize("case", cases("semicolon", "frame"), ids=lambda case: case.name)
 def test_frame(case: Case) -> None:
-    columns = Columns(0, [case.bytes("topic")], [case.bytes("payload")], [Kind.BYTES], [Origin(Dialect.PIPE)])
-    unfit: list[str] = []
-    try:
-        frames = semicolon.framer(columns.topics[0])(columns, 0, 1, unfit)
-    except Unfit as error:
-        frames, unfit = [], [error.code]
-    if "unfit" in case.data:
-        assert (frames, unfit) == ([], [case.data["unfit"]])
-    else:
-        assert (frames, unfit) == ([case.bytes("gives")], [])
+    check_frame(case, semicolon.framer)
 
 
 @pytest.mark.parametrize("case", cases("semicolon", "encode"), ids=lambda case: case.name)
 def test_encode(case: Case) -> None:
-    encode = getattr(semicolon, "encode_" + case.data["call"])
-    arguments = [wire_bytes(text) for text in case.data["arguments"]]
-    if "error" in case.data:
-        with pytest.raises(Refused) as caught:
-            encode(*arguments)
-        assert caught.value.code == case.data["error"]
-    else:
-        assert encode(*arguments) == case.bytes("gives")
+    check_encode(case, semicolon)
 
 
 @given(

@@ -10,6 +10,13 @@
     topic = 'topic'
     payload = 'message'
     gives = 'topic;message'          or  unfit = "reason"
+                                     and perhaps kind = "int", host = "10.0.0.1", port = 5
+
+    [[encode]]                       what a client sends
+    name = "a plain publish"
+    call = "publish"                 encode_publish
+    arguments = ['topic', 'message']
+    gives = 'ptopic;message'         or  error = "code"
 
 In bytes, `\\x01`, `\\0`, `\\n`, `\\r` and `\\\\` are single bytes, other text is UTF-8, and
     {64:text}      text padded with spaces to 64 bytes
@@ -19,16 +26,23 @@ In bytes, `\\x01`, `\\0`, `\\n`, `\\r` and `\\\\` are single bytes, other text i
 
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import pytest
+
 from smbroker.model.commands import Alive, Answer, Command, Identify, Leave, Reject, Subscribe, Unsubscribe
+from smbroker.model.errors import ProtocolError, Refused, Unfit
 from smbroker.model.filter import Filter, Wildcard
-from smbroker.model.message import Kind
+from smbroker.model.framing import FramerOf
+from smbroker.model.message import Columns, Dialect, Kind, Origin
 
 CASES = Path(__file__).parent / "cases"
 PIECE = re.compile(r"\{(\d+)(:|\.:|\*)([^}]*)\}")
+REPEATED = re.compile(r"\{(\d+)\*([^}]*)\}")
 ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|[0nr\\])")
 PLAIN = {b"0": b"\0", b"n": b"\n", b"r": b"\r", b"\\": b"\\"}
 
@@ -41,10 +55,49 @@ class Case:
     def bytes(self, key: str = "bytes") -> bytes:
         return wire_bytes(self.data[key])
 
+    def text(self, key: str = "gives") -> str:
+        """What `shown` should say, with `{300*x}` written out."""
+        return REPEATED.sub(lambda piece: piece[2] * int(piece[1]), self.data[key])
+
 
 def cases(dialect: str, section: str) -> list[Case]:
-    data = tomllib.loads((CASES / f"{dialect}.toml").read_text())
+    data = tomllib.loads((CASES / f"{dialect}.toml").read_text("utf-8"))
     return [Case(entry["name"], entry) for entry in data.get(section, [])]
+
+
+def check_decode(case: Case, decode: Callable[[bytes], Command]) -> None:
+    if "error" in case.data:
+        with pytest.raises((ProtocolError, Refused)) as caught:
+            decode(case.bytes())
+        assert caught.value.code == case.data["error"]
+    else:
+        assert shown(decode(case.bytes())) == case.text()
+
+
+def check_frame(case: Case, framer: FramerOf) -> None:
+    kind = Kind[case.data.get("kind", "bytes").upper()]
+    origin = Origin(Dialect.PIPE, case.data.get("host", ""), case.data.get("port", 0))
+    columns = Columns(0, [case.bytes("topic")], [case.bytes("payload")], [kind], [origin])
+    unfit: list[str] = []
+    try:
+        frames = framer(columns.topics[0])(columns, 0, 1, unfit)
+    except Unfit as error:
+        frames, unfit = [], [error.code]
+    if "unfit" in case.data:
+        assert (frames, unfit) == ([], [case.data["unfit"]])
+    else:
+        assert (frames, unfit) == ([case.bytes("gives")], [])
+
+
+def check_encode(case: Case, module: ModuleType) -> None:
+    encode = getattr(module, "encode_" + case.data["call"])
+    arguments = [wire_bytes(text) for text in case.data["arguments"]]
+    if "error" in case.data:
+        with pytest.raises(Refused) as caught:
+            encode(*arguments)
+        assert caught.value.code == case.data["error"]
+    else:
+        assert encode(*arguments) == case.bytes("gives")
 
 
 def wire_bytes(text: str) -> bytes:

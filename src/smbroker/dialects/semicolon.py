@@ -9,55 +9,58 @@
 everything. In a published topic it is refused. A datagram has at most 508 bytes.
 """
 
-from dataclasses import dataclass
-
 from smbroker.model.commands import Command, Subscribe, Unsubscribe
 from smbroker.model.errors import ProtocolError, Refused, Unfit
 from smbroker.model.filter import ANY, REST, Filter, FilterLevel
 from smbroker.model.framing import Framer, prefix_framer
 from smbroker.model.message import Kind
-from smbroker.model.topic import Topic, checked_topic, levels_of
+from smbroker.model.topic import KnownTopics, Topic, checked_topic, levels_of
 
 MAX_DATAGRAM = 508  # what every IPv4 path carries in one piece
 MAX_TOPIC = 128
 MAX_MESSAGE = 500
 
-PUBLISH, SUBSCRIBE, UNSUBSCRIBE = b"psu"
+PUBLISH, SUBSCRIBE, UNSUBSCRIBE = b"p", b"s", b"u"
+BYTES = Kind.BYTES
 WILDCARD = b"#"
 
 
-@dataclass(frozen=True, slots=True)
 class Codec:
     """The rules that a broker can set; they bind what comes in."""
 
-    max_topic: int = MAX_TOPIC
-    max_message: int = MAX_MESSAGE
-    prefix_match: bool = False  # a subscription without wildcard also matches deeper topics
+    def __init__(
+        self, max_topic: int = MAX_TOPIC, max_message: int = MAX_MESSAGE, *, prefix_match: bool = False
+    ) -> None:
+        self._max_topic = max_topic
+        self._max_message = max_message
+        self._prefix_match = prefix_match  # a subscription without wildcard also matches deeper topics
+        self._published = KnownTopics(self._published_topic)  # by `p` and topic
 
     def decode(self, datagram: bytes) -> Command:
-        if not datagram:
-            raise ProtocolError("empty", "empty datagram")
         if len(datagram) > MAX_DATAGRAM:
             raise ProtocolError("too_long", f"{len(datagram)} bytes, a datagram has at most {MAX_DATAGRAM}")
-        verb = datagram[0]
+        verb = datagram[:1]
         if verb == PUBLISH:
-            topic, separator, message = datagram[1:].partition(b";")
+            head, separator, message = datagram.partition(b";")
             if not separator:
                 raise ProtocolError("malformed", "a publish without ;")
-            if len(message) > self.max_message:
-                raise Refused("message_too_long", f"message of {len(message)} bytes, at most {self.max_message}")
-            if WILDCARD in topic:
-                raise Refused("topic_wildcard", "a published topic must not hold #")
-            return self._topic(topic), message, Kind.BYTES, b""
+            if len(message) > self._max_message:
+                raise Refused("message_too_long", f"message of {len(message)} bytes, at most {self._max_message}")
+            return self._published[head], message, BYTES, b""
         if verb == SUBSCRIBE:
             return Subscribe(self.filter(self._topic(datagram[1:])))
         if verb == UNSUBSCRIBE:
             return Unsubscribe(None)
         raise ProtocolError("malformed", "neither publish, subscribe nor unsubscribe")
 
+    def _published_topic(self, head: bytes) -> Topic:
+        if WILDCARD in head:
+            raise Refused("topic_wildcard", "a published topic must not hold #")
+        return self._topic(head[1:])
+
     def _topic(self, raw: bytes) -> Topic:
-        if len(raw) > self.max_topic:
-            raise Refused("topic_too_long", f"topic of {len(raw)} bytes, at most {self.max_topic}")
+        if len(raw) > self._max_topic:
+            raise Refused("topic_too_long", f"topic of {len(raw)} bytes, at most {self._max_topic}")
         return checked_topic(raw)
 
     def filter(self, topic: Topic) -> Filter:
@@ -65,7 +68,7 @@ class Codec:
         if levels == [WILDCARD]:
             return (REST,)
         if WILDCARD not in levels:
-            return (*levels, REST) if self.prefix_match else tuple(levels)
+            return (*levels, REST) if self._prefix_match else tuple(levels)
         pattern: list[FilterLevel] = [ANY if level == WILDCARD else level for level in levels]
         return (*pattern, REST) if levels[-1] == WILDCARD else tuple(pattern)
 
@@ -79,6 +82,8 @@ def framer(topic: Topic) -> Framer:
 
 
 def encode_publish(topic: Topic, message: bytes) -> bytes:
+    if b";" in topic:
+        raise Refused("topic_separator", "a topic must not hold ;")
     return _checked_length(b"p%b;%b" % (topic, message))
 
 

@@ -1,0 +1,49 @@
+# make run    broker with simulated devices     make test   all tests
+# make setup  just the set-up                   make check  what CI runs: format, lint, types, tests
+# make long   tests with their full rounds      make bench  speed, beside a plain C broker
+
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+
+.PHONY: setup run test check long bench clean lock
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+setup: .venv/ready
+
+.venv/ready: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo 'SMB needs Python 3.11 or newer; say which with: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)'; exit 1; }
+	@echo 'setting up .venv (once)'
+	@$(PYTHON) -m venv .venv || { echo 'no venv module; on Debian: apt-get install python3-venv'; exit 1; }
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+run: setup
+	@$(BIN)/smb demo $(ARGS)
+
+test: setup
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	@$(MAKE) --no-print-directory test
+
+long: setup
+	@SMB_LONG=1 $(BIN)/python -m pytest $(ARGS)
+
+bench: setup
+	@$(BIN)/python bench/run.py $(ARGS)
+
+lock:
+	@rm -rf .venv/lock && $(PYTHON) -m venv .venv/lock && .venv/lock/bin/pip install --quiet '.[dev]'
+	@.venv/lock/bin/pip freeze --exclude smbroker | grep -v '@' > requirements.txt && rm -rf .venv/lock
+
+clean:
+	@rm -rf .venv build dist

@@ -1,0 +1,80 @@
+"""`smbbroker`: reads options and configuration, then runs the broker in the foreground."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from smbroker.cli import arguments, terminal
+from smbroker.model.errors import UsageError
+from smbroker.server import config as configuration
+from smbroker.server.broker import run
+from smbroker.server.config import DEFAULT_LISTEN, Config
+
+USAGE = """smbbroker [--config smb.toml] [--quiet] [--listen KIND://HOST:PORT]... [-p PORT]
+                 [-s N] [-m N] [-t N] [-?|--help] [--usage] [-V|--version]"""
+EXAMPLES = """\
+  smbbroker                                   all dialects on their usual ports, on loopback
+  smbbroker -p 9000                           the UDP dialects on port 9000
+  smbbroker --listen semicolon://127.0.0.1:0  one dialect, on a free port
+"""
+CANNOT_RUN = 1  # the exit status when a port cannot be had
+
+
+def _parser() -> arguments.Parser:
+    parser = arguments.parser(
+        "smbbroker",
+        "The broker: relays messages between clients that speak soh, pipe, semicolon, padded and typed.",
+        USAGE,
+        EXAMPLES,
+    )
+    add = parser.add_argument
+    add("--config", metavar="FILE", type=Path, help="settings; smb.example.toml shows them all")
+    add("--quiet", action="store_true", help="print neither `listening` and `ready` nor the semicolon console")
+    add(
+        "--listen",
+        metavar="KIND://HOST:PORT",
+        action="append",
+        help="listen here, and only where named so (again for more); KIND is udp (soh, pipe and semicolon), soh, pipe, "
+        f"semicolon, padded, typed or tcp (padded or typed); port 0 takes a free one; default: {' '.join(DEFAULT_LISTEN)}",
+    )
+    add("-p", "--port", metavar="PORT", help="UDP port of soh, pipe and semicolon (default 8080)")
+    add("-s", "--max-subscribers", metavar="N", help="semicolon subscribers: pairs of address and topic (default 100)")
+    add("-m", "--max-message-length", metavar="N", help="bytes of a semicolon message (default 500)")
+    add("-t", "--max-topic-length", metavar="N", help="bytes of a semicolon topic (default 128)")
+    return parser
+
+
+def _config(options: argparse.Namespace) -> Config:
+    config = configuration.load(options.config) if options.config else Config()
+    if options.port is not None and (options.listen or config.listen != DEFAULT_LISTEN):
+        raise UsageError("port", "-p changes the default listener; with --listen write the port there")
+    listen = tuple(options.listen) if options.listen else config.listen
+    if options.port is not None:
+        port = _number("-p", options.port, 65_535)
+        listen = tuple(f"udp://127.0.0.1:{port}" if text.startswith("udp:") else text for text in listen)
+    limits = {
+        "max_subscribers": ("-s", options.max_subscribers),
+        "max_message": ("-m", options.max_message_length),
+        "max_topic": ("-t", options.max_topic_length),
+    }
+    given: dict[str, Any] = {key: _number(option, text) for key, (option, text) in limits.items() if text is not None}
+    semicolon = replace(config.semicolon, **given)
+    return replace(config, listen=listen, semicolon=semicolon, quiet=config.quiet or options.quiet)
+
+
+def _number(option: str, text: str, most: int = 2**31) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > most:
+        raise UsageError("number", f"{option} {arguments.shown(text)}: must be a whole number from 0 to {most}")
+    return int(text)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(words)
+    try:
+        run(_config(options))
+    except UsageError as error:
+        terminal.fail(error.text, CANNOT_RUN if error.code == "bind" else arguments.BAD_ARGUMENTS)
+    sys.exit(0)

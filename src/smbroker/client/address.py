@@ -1,0 +1,51 @@
+"""Where a broker is, and sockets that are connected to it.
+
+A name may have several addresses. IPv4 goes first, because that is where brokers listen unless
+told otherwise, and because a datagram sent to the wrong one is just lost.
+"""
+
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from smbroker.client.errors import ClientError
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def connected(self, kind: socket.SocketKind, timeout: float | None = None) -> socket.socket:
+        failure = OSError("the name has no address")
+        for family, place in self._places(kind):
+            made = socket.socket(family, kind)
+            try:
+                made.settimeout(timeout)
+                made.connect(place)
+                return made
+            except OSError as error:
+                made.close()
+                failure = error
+        raise self.trouble(failure) from failure
+
+    def _places(self, kind: socket.SocketKind) -> list[tuple[socket.AddressFamily, Any]]:
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=kind)
+        except (OSError, UnicodeError) as error:  # the latter for what cannot be a name at all
+            raise ClientError("unknown_host", f"cannot find the host {self.host}; check its name") from error
+        return sorted(((entry[0], entry[4]) for entry in found), key=lambda place: place[0] != socket.AF_INET)
+
+    def trouble(self, error: OSError) -> ClientError:
+        """What the operating system said, as something that a person can act upon."""
+        if isinstance(error, ConnectionRefusedError):
+            remedy = "is the broker running? start it with: smbbroker"
+            return ClientError("nobody_listens", f"nobody listens on {self}; {remedy}")
+        if isinstance(error, TimeoutError):
+            return ClientError("no_answer", f"no answer from {self}; check host and port")
+        if isinstance(error, (ConnectionResetError, BrokenPipeError)):
+            return ClientError("closed", f"the broker at {self} closed the connection")
+        return ClientError("network", f"cannot reach {self}: {error.strerror or error}")

@@ -1,0 +1,113 @@
+"""Delivery: columns of messages in, frames in the outboxes of all matching subscribers out.
+
+A route is what a topic leads to: the outboxes, grouped by dialect, each group with the framer of
+that topic. Routes are cached by topic; a change of subscriptions drops what it may have changed.
+It makes no difference where columns come from: a turn's input or the log.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from smbroker.core.outbox import Outbox
+from smbroker.core.router import Router
+from smbroker.core.sessions import Session
+from smbroker.model.errors import Unfit
+from smbroker.model.filter import Filter, exact_topic
+from smbroker.model.framing import Framer, FramerOf
+from smbroker.model.message import Columns, Dialect
+from smbroker.model.stats import Stats
+from smbroker.model.topic import Topic
+
+MAX_ROUTES = 100_000  # topics are attackers' text: the cache must not grow with them
+MAX_CACHED_TOPIC = 1_024  # bytes; longer ones are routed afresh, which is rare and costs little
+
+
+class _Group:
+    __slots__ = ("dialect", "framer", "outboxes")
+
+    def __init__(self, dialect: Dialect, framer: Framer, outboxes: list[Outbox]) -> None:
+        self.dialect = dialect
+        self.framer = framer
+        self.outboxes = outboxes
+
+
+class _Route:
+    __slots__ = ("groups", "unfit")
+
+    def __init__(self) -> None:
+        self.groups: list[_Group] = []
+        self.unfit: list[tuple[Dialect, str, int]] = []  # dialect, reason, subscribers that go without
+
+
+class Delivery:
+    def __init__(self, router: Router[Session], framers: Mapping[Dialect, FramerOf], stats: Stats) -> None:
+        self._router = router
+        self._framers = framers
+        self._stats = stats
+        self._routes: dict[Topic, _Route] = {}
+        self.dirty: list[Outbox] = []  # outboxes with something in them, each once
+
+    def put(self, outbox: Outbox, frame: bytes) -> None:
+        """One frame for one client: a reply."""
+        if not outbox.frames:
+            self.dirty.append(outbox)
+        outbox.frames.append(frame)
+
+    def changed(self, pattern: Filter) -> None:
+        """The subscribers of this filter have changed."""
+        topic = exact_topic(pattern)
+        if topic is None:
+            self._routes.clear()
+        else:
+            self._routes.pop(topic, None)
+
+    def deliver(self, columns: Columns) -> None:
+        """Runs of one topic are framed and delivered together."""
+        if not len(columns):
+            return
+        topics = columns.topics
+        start, current = 0, topics[0]
+        for position, topic in enumerate(topics):
+            if topic != current:
+                self._deliver_run(current, columns, start, position)
+                start, current = position, topic
+        self._deliver_run(current, columns, start, len(topics))
+
+    def _deliver_run(self, topic: Topic, columns: Columns, start: int, end: int) -> None:
+        route = self._routes.get(topic) or self._new_route(topic)
+        dirty = self.dirty
+        for group in route.groups:
+            unfit: list[str] = []
+            frames = group.framer(columns, start, end, unfit)
+            outboxes = group.outboxes
+            for outbox in outboxes:
+                waiting = outbox.frames
+                if not waiting:
+                    dirty.append(outbox)
+                waiting += frames
+            self._stats.delivered[group.dialect] += len(frames) * len(outboxes)
+            if unfit:
+                self._count_unfit(group, unfit)
+        for dialect, reason, subscribers in route.unfit:
+            self._stats.undeliverable[dialect, reason] += subscribers * (end - start)
+
+    def _count_unfit(self, group: _Group, unfit: list[str]) -> None:
+        for reason, messages in Counter(unfit).items():
+            self._stats.undeliverable[group.dialect, reason] += messages * len(group.outboxes)
+
+    def _new_route(self, topic: Topic) -> _Route:
+        route = _Route()
+        by_dialect: dict[Dialect, list[Outbox]] = {}
+        for session in self._router.match(topic):
+            if session.outbox is not None:
+                by_dialect.setdefault(session.dialect, []).append(session.outbox)
+        for dialect, outboxes in by_dialect.items():
+            try:
+                route.groups.append(_Group(dialect, self._framers[dialect](topic), outboxes))
+            except Unfit as unfit:
+                route.unfit.append((dialect, unfit.code, len(outboxes)))
+        if len(topic) <= MAX_CACHED_TOPIC:
+            if len(self._routes) >= MAX_ROUTES:
+                self._routes.clear()
+            self._routes[topic] = route
+        return route

@@ -1,0 +1,14 @@
+"""An outbox: the frames that wait for one client until the turn's flush.
+
+Core fills it, the server empties it: `flush` is the server's.
+"""
+
+
+class Outbox:
+    __slots__ = ("frames",)
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+
+    def flush(self) -> None:
+        raise NotImplementedError

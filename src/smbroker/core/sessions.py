@@ -1,0 +1,142 @@
+"""Sessions: what we remember of clients, and how many subscriptions they may hold.
+
+A session is one client as the subscriber of messages: a UDP peer, a padded connection, a typed id.
+It has an outbox while the client can be reached; a typed session outlives its connection. All
+subscriptions are made and ended here, so that router, counts and limits agree.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from smbroker.core.outbox import Outbox
+from smbroker.core.router import Router
+from smbroker.model.errors import Refused
+from smbroker.model.filter import Filter
+from smbroker.model.message import Dialect
+
+
+class Session:
+    """`subscriptions` maps each filter to whether messages are kept while the client is away."""
+
+    __slots__ = ("dialect", "host", "name", "outbox", "subscriptions", "udp")
+
+    def __init__(self, dialect: Dialect, name: str, host: str = "", *, udp: bool = False) -> None:
+        self.dialect = dialect
+        self.name = name  # `host:port`, or the client's id
+        self.host = host
+        self.udp = udp
+        self.outbox: Outbox | None = None
+        self.subscriptions: dict[Filter, bool] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    udp_subscriptions: int = 200_000
+    udp_subscriptions_per_address: int = 20_000
+    udp_filter_bytes_per_address: int = 16 << 20  # subscriptions may be long: what they may hold together
+    session_subscriptions: int = 20_000  # of one connection or id
+    semicolon_subscribers: int = 100
+    filter_levels: int = 200  # of a filter with wildcards: each level is a node
+
+
+class Sessions:
+    def __init__(self, router: Router[Session], limits: Limits, changed: Callable[[Filter], None]) -> None:
+        self._router = router
+        self._limits = limits
+        self._changed = changed  # told of every filter whose subscribers changed
+        self.by_dialect: Counter[Dialect] = Counter()  # subscriptions
+        self._udp_total = 0
+        self._udp_by_host: Counter[str] = Counter()
+        self._udp_bytes_by_host: Counter[str] = Counter()
+        self._typed: dict[str, Session] = {}
+
+    def subscribe(self, session: Session, pattern: Filter, keep: bool = False) -> bool:
+        """Whether the subscription is new. Repeating one only updates `keep`."""
+        known = session.subscriptions.get(pattern)
+        if known is None:
+            self._check(session, pattern)
+            self._count(session, pattern, 1)
+            self._router.subscribe(pattern, session)
+        session.subscriptions[pattern] = keep
+        if known is not keep:
+            self._changed(pattern)
+        return known is None
+
+    def unsubscribe(self, session: Session, pattern: Filter) -> bool:
+        if session.subscriptions.pop(pattern, None) is None:
+            return False
+        self._router.unsubscribe(pattern, session)
+        self._count(session, pattern, -1)
+        self._changed(pattern)
+        return True
+
+    def forget(self, session: Session) -> int:
+        """Ends all subscriptions of the session; returns how many there were."""
+        patterns = list(session.subscriptions)
+        for pattern in patterns:
+            self.unsubscribe(session, pattern)
+        return len(patterns)
+
+    def forget_dialect(self, dialect: Dialect) -> None:
+        for session in self._router.subscribers():
+            if session.dialect is dialect:
+                self.forget(session)
+
+    def typed(self, client: str, most: int) -> Session:
+        """The session of a typed id; made when the id is new and there is room for it."""
+        session = self._typed.get(client)
+        if session is None:
+            if len(self._typed) >= most and not self._drop_an_empty_typed():
+                raise Refused("too_many_sessions", f"no room for another id, there are {most} (typed.max_sessions)")
+            session = self._typed[client] = Session(Dialect.TYPED, client)
+        return session
+
+    def attach(self, session: Session, outbox: Outbox | None) -> None:
+        """The session's client came (its outbox) or went (None)."""
+        session.outbox = outbox
+        for pattern in session.subscriptions:
+            self._changed(pattern)
+
+    def _drop_an_empty_typed(self) -> bool:
+        """Makes room: an id that is away and subscribed to nothing is worth nothing."""
+        for client, session in self._typed.items():
+            if session.outbox is None and not session.subscriptions:
+                del self._typed[client]
+                return True
+        return False
+
+    def _check(self, session: Session, pattern: Filter) -> None:
+        limits = self._limits
+        if len(pattern) > limits.filter_levels and not all(isinstance(level, bytes) for level in pattern):
+            raise Refused("too_many_levels", f"a filter with wildcards has at most {limits.filter_levels} levels")
+        if len(session.subscriptions) >= limits.session_subscriptions:
+            raise Refused("too_many_subscriptions", f"at most {limits.session_subscriptions} subscriptions per client")
+        if session.dialect is Dialect.SEMICOLON and self.by_dialect[Dialect.SEMICOLON] >= limits.semicolon_subscribers:
+            most = limits.semicolon_subscribers
+            raise Refused("too_many_subscribers", f"there are {most} subscribers already; -s sets the limit")
+        if session.udp:
+            self._check_udp(session, pattern)
+
+    def _check_udp(self, session: Session, pattern: Filter) -> None:
+        limits = self._limits
+        if self._udp_total >= limits.udp_subscriptions:
+            raise Refused("too_many_subscriptions", f"there are {limits.udp_subscriptions} UDP subscriptions already")
+        if self._udp_by_host[session.host] >= limits.udp_subscriptions_per_address:
+            most = limits.udp_subscriptions_per_address
+            raise Refused("too_many_subscriptions", f"{session.host} has {most} subscriptions already")
+        if self._udp_bytes_by_host[session.host] + _size(pattern) > limits.udp_filter_bytes_per_address:
+            raise Refused("too_many_subscriptions", f"the subscriptions of {session.host} are too long together")
+
+    def _count(self, session: Session, pattern: Filter, step: int) -> None:
+        self.by_dialect[session.dialect] += step
+        if session.udp:
+            self._udp_total += step
+            self._udp_by_host[session.host] += step
+            self._udp_bytes_by_host[session.host] += step * _size(pattern)
+            if not self._udp_by_host[session.host]:
+                del self._udp_by_host[session.host], self._udp_bytes_by_host[session.host]
+
+
+def _size(pattern: Filter) -> int:
+    return sum(len(level) if isinstance(level, bytes) else 1 for level in pattern) + len(pattern)

@@ -1,0 +1,189 @@
+"""From the turn's columns to Arrow record batches, by joined buffers.
+
+`b"".join` and `accumulate(map(len, …))` give Arrow's own layout of a column without an object per
+value; a column that is the same in every row costs next to nothing. Offsets into a column are 32
+bits wide, so batches are cut long before 2 GiB.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from smbroker.log.format import SCHEMA
+from smbroker.model.errors import LogError
+from smbroker.model.message import Columns, Extra, Kind, Origin
+
+MAX_ROWS = 65_536  # of one record batch; a reader decodes at least one
+MAX_BYTES = 64 << 20  # of topics and payloads in one record batch, unless one message alone has more
+MAX_MESSAGE = 1 << 30  # bytes of one payload: the column's 32-bit offsets must hold it
+
+_KINDS = {kind: kind.name.lower().encode() for kind in Kind}
+_PROPERTY = SCHEMA.field("properties").type.value_type
+_NO_PROPERTIES = pa.array([], _PROPERTY)
+_NO_EXTRA = Extra()
+_COUNT = pa.array(range(MAX_ROWS), pa.int64())
+
+
+class Batch(NamedTuple):
+    rows: pa.RecordBatch
+    first_ts: int  # least and greatest; both 0 without rows
+    last_ts: int
+
+
+def batches_of(turns: Sequence[Columns], base: int) -> Iterator[Batch]:
+    """All rows of the turns, in order, the first at offset `base`; at least one batch, if only an empty one."""
+    group: list[Columns] = []
+    rows = size = 0
+    for piece in chain.from_iterable(map(_pieces, turns)):
+        length = _bytes_of(piece)
+        if group and (rows + len(piece) > MAX_ROWS or size + length > MAX_BYTES):
+            yield _batch(group, rows, base)
+            base += rows
+            group, rows, size = [], 0, 0
+        group.append(piece)
+        rows += len(piece)
+        size += length
+    yield _batch(group, rows, base)
+
+
+def _bytes_of(columns: Columns) -> int:
+    return sum(map(len, columns.payloads)) + sum(map(len, columns.topics))
+
+
+def _pieces(columns: Columns) -> Iterator[Columns]:
+    """The columns, cut where they would not fit one batch."""
+    if len(columns) <= MAX_ROWS and _bytes_of(columns) <= MAX_BYTES:
+        if len(columns):
+            yield columns
+        return
+    start = size = 0
+    for row, (topic, payload) in enumerate(zip(columns.topics, columns.payloads, strict=True)):
+        length = len(topic) + len(payload)
+        if length > MAX_MESSAGE:
+            raise LogError("too_large", f"a message of {length} bytes is more than the log can hold ({MAX_MESSAGE})")
+        if row > start and (row - start == MAX_ROWS or size + length > MAX_BYTES):
+            yield _slice(columns, start, row)
+            start, size = row, 0
+        size += length
+    yield _slice(columns, start, len(columns))
+
+
+def _slice(columns: Columns, start: int, end: int) -> Columns:
+    return Columns(
+        columns.received,
+        columns.topics[start:end],
+        columns.payloads[start:end],
+        columns.kinds[start:end],
+        columns.origins[start:end],
+        {row - start: extra for row, extra in columns.extras.items() if start <= row < end},
+    )
+
+
+def _batch(group: list[Columns], rows: int, base: int) -> Batch:
+    if not rows:
+        return Batch(_EMPTY, 0, 0)
+    if len(group) == 1:
+        topics, payloads, kinds, origins = group[0].topics, group[0].payloads, group[0].kinds, group[0].origins
+    else:
+        topics = list(chain.from_iterable(piece.topics for piece in group))
+        payloads = list(chain.from_iterable(piece.payloads for piece in group))
+        kinds = list(chain.from_iterable(piece.kinds for piece in group))
+        origins = list(chain.from_iterable(piece.origins for piece in group))
+    times = [piece.received for piece in group]
+    ts = b"".join([piece.received.to_bytes(8, "little", signed=True) * len(piece) for piece in group])
+    arrays = [
+        pc.add(_COUNT.slice(0, rows), pa.scalar(base, pa.int64())),
+        _fixed(pa.timestamp("us", "UTC"), rows, ts),
+        _strings(pa.string(), topics),
+        _strings(pa.binary(), payloads),
+        _kinds(kinds),
+        *_origins(origins),
+        *_extras(group, rows),
+    ]
+    return Batch(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), min(times), max(times))
+
+
+_EMPTY = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in SCHEMA], schema=SCHEMA)
+
+
+def _fixed(kind: pa.DataType, rows: int, data: bytes) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(data)])
+
+
+def _strings(kind: pa.DataType, values: Sequence[bytes]) -> pa.Array:
+    ends = array("i", accumulate(map(len, values), initial=0))
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))])
+
+
+def _same(value: bytes, rows: int) -> pa.Array:
+    """The string in every row."""
+    ends = array("i", range(0, rows * len(value) + 1, len(value))) if value else bytes(4 * (rows + 1))
+    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(value * rows)])
+
+
+def _kinds(kinds: list[Kind]) -> pa.Array:
+    if kinds.count(kinds[0]) == len(kinds):
+        return _same(_KINDS[kinds[0]], len(kinds))
+    return _strings(pa.string(), [_KINDS[kind] for kind in kinds])
+
+
+def _text(value: str) -> bytes:
+    """UTF-8 for sure: a lone surrogate would make the column unreadable for others."""
+    return value.encode("utf-8", "replace")
+
+
+def _origins(origins: list[Origin]) -> list[pa.Array]:
+    """The columns dialect, source and client."""
+    known = {origin: (origin.dialect.encode(), _text(origin.source)) for origin in set(origins)}
+    clients = {origin.client for origin in known}
+    if len(known) == 1:
+        dialect, source = known[origins[0]]
+        arrays = [_same(dialect, len(origins)), _same(source, len(origins))]
+    else:
+        dialects = {dialect for dialect, _ in known.values()}
+        arrays = [
+            _same(dialects.pop(), len(origins))
+            if len(dialects) == 1
+            else _strings(pa.string(), [known[origin][0] for origin in origins]),
+            _strings(pa.string(), [known[origin][1] for origin in origins]),
+        ]
+    if clients == {None}:
+        return [*arrays, pa.nulls(len(origins), pa.string())]
+    (only, *others) = clients
+    if only is not None and not others:
+        return [*arrays, _same(_text(only), len(origins))]
+    texts = {client: None if client is None else _text(client).decode() for client in clients}
+    return [*arrays, pa.array([texts[origin.client] for origin in origins], pa.string())]
+
+
+def _extras(group: list[Columns], rows: int) -> list[pa.Array]:
+    """The columns retain, qos and properties."""
+    if not any(piece.extras for piece in group):
+        return [
+            pa.Array.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(bytes((rows + 7) // 8))]),
+            _fixed(pa.int32(), rows, bytes(4 * rows)),
+            pa.Array.from_buffers(
+                SCHEMA.field("properties").type,
+                rows,
+                [None, pa.py_buffer(bytes(4 * (rows + 1)))],
+                children=[_NO_PROPERTIES],
+            ),
+        ]
+    extras = [piece.extras.get(row, _NO_EXTRA) for piece in group for row in range(len(piece))]
+    pairs = list(chain.from_iterable(extra.properties for extra in extras))
+    ends = array("i", accumulate((len(extra.properties) for extra in extras), initial=0))
+    properties = pa.StructArray.from_arrays(
+        [_strings(pa.string(), [_text(pair[part]) for pair in pairs]) for part in (0, 1)],
+        fields=list(_PROPERTY),
+    )
+    return [
+        pa.array([extra.retain for extra in extras], pa.bool_()),
+        pa.array([extra.qos for extra in extras], pa.int32()),
+        pa.Array.from_buffers(
+            SCHEMA.field("properties").type, rows, [None, pa.py_buffer(ends)], children=[properties]
+        ),
+    ]

@@ -1,0 +1,183 @@
+"""The tail's byte format; no other file knows it.
+
+A tail is an Arrow IPC stream that any Arrow reader opens: one schema message (the head), then
+record batch messages, nothing else; it may end after any message. Each message is
+
+    FF FF FF FF │ header length │ header (flatbuffer)                       │ body (buffers)
+    4           │ 4, little e.  │ … "smb-check:" numbers and CRC in hex …   │ padded to 8
+                                  └────── CHECK, 114 bytes ──────┘
+
+CHECK is a value in the message's (for the head: the schema's) key-value metadata, found by byte
+search. In hex, most significant first: base offset (16), id of this tail (16), least and greatest
+ts (16 each), rows (8), how many messages of the same append follow (8), length of the whole
+message (16), CRC32 (8). The CRC is taken over the
+whole raw message with its own eight digits as `0`, so every byte is covered and the extent of a
+message is known before any flatbuffer is looked into. Nothing is given to Arrow before its CRC
+was found right: a flipped byte can crash the decoder.
+
+The metadata key `smb.notes` holds notes, as JSON [[name, base64], …]: small named byte strings
+that are kept under the same sync as the rows. A batch may have notes and no rows.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any, NamedTuple, TypeAlias
+from zlib import crc32
+
+import pyarrow as pa
+
+Raw: TypeAlias = bytes | bytearray | memoryview
+Note: TypeAlias = tuple[str, bytes]
+
+SCHEMA = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("ts", pa.timestamp("us", "UTC")),
+        ("topic", pa.string()),
+        ("payload", pa.binary()),
+        ("kind", pa.string()),
+        ("dialect", pa.string()),
+        ("source", pa.string()),
+        ("client", pa.string()),
+        ("retain", pa.bool_()),
+        ("qos", pa.int32()),
+        (
+            "properties",
+            pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.string())]))),
+        ),
+    ]
+)
+
+_MARKER = b"smb-check:"
+_NUMBERS = Struct(">QQqqIIQ")
+_DIGITS = 2 * _NUMBERS.size
+_NO_CRC = b"00000000"
+_BLANK = _MARKER + b"0" * (_DIGITS + len(_NO_CRC))
+_CONTINUATION = b"\xff\xff\xff\xff"
+_KEY, _NOTES_KEY = b"smb", b"smb.notes"
+
+PREFIX = 8  # bytes before a header
+MAX_HEADER = 64 << 20  # a length beyond this is damage, not a header; notes live in the header
+WINDOW = 64 << 10  # what to read to find a message's CHECK, but for messages with long notes
+
+
+class Frame(NamedTuple):
+    """What a message says about itself."""
+
+    base: int
+    tail: int
+    first_ts: int  # least and greatest ts of the rows; both 0 without rows
+    last_ts: int
+    rows: int
+    more: int = 0  # so many further messages belong to the same append: all of them count, or none
+    length: int = 0  # bytes of the whole message
+
+    @property
+    def end(self) -> int:
+        return self.base + self.rows
+
+
+class Bad(NamedTuple):
+    """Why no message could be found at a position. `need`: so many bytes from there would tell more."""
+
+    reason: str
+    need: int = 0
+
+
+def head(base: int, tail: int) -> bytes:
+    """The first message of the tail that begins at offset `base`."""
+    message = bytearray(SCHEMA.with_metadata({_KEY: _BLANK}).serialize())
+    return bytes(_stamped(message, Frame(base, tail, 0, 0, 0, 0, len(message))))
+
+
+def encode(batch: pa.RecordBatch, frame: Frame, notes: Sequence[Note] = ()) -> bytearray:
+    """The record batch as a message; `frame.length` is filled in here."""
+    metadata = {_KEY: _BLANK}
+    if notes:
+        metadata[_NOTES_KEY] = json.dumps([[name, b64encode(value).decode()] for name, value in notes]).encode()
+    sink = pa.BufferOutputStream()
+    writer = pa.ipc.new_stream(sink, SCHEMA)
+    writer.write_batch(batch, custom_metadata=metadata)
+    message = bytearray(memoryview(sink.getvalue())[_SCHEMA_LENGTH:])
+    return _stamped(message, frame._replace(length=len(message)))
+
+
+def frame_at(raw: Raw, position: int = 0) -> Frame | Bad:
+    """What the message at `position` says, unchecked: enough to go on to the next one."""
+    start = bytes(raw[position : position + PREFIX])
+    if len(start) < PREFIX:
+        return Bad("cut short" if start else "nothing there", PREFIX)
+    length = int.from_bytes(start[4:], "little")
+    if start[:4] != _CONTINUATION or not 0 < length <= MAX_HEADER:
+        return Bad("not the beginning of a message")
+    header = bytes(raw[position + PREFIX : position + PREFIX + length])
+    found = header.find(_MARKER)
+    digits = header[found + len(_MARKER) : found + len(_MARKER) + _DIGITS]
+    if found < 0 or len(digits) < _DIGITS:
+        return Bad("without a check", PREFIX + length if len(header) < length else 0)
+    try:
+        frame = Frame(*_NUMBERS.unpack(bytes.fromhex(digits.decode("ascii"))))
+    except ValueError:
+        return Bad("with a check that is not hexadecimal")
+    if frame.length < PREFIX + length:
+        return Bad("with an impossible length")
+    return frame
+
+
+def checked_frame_at(raw: Raw, position: int = 0) -> Frame | Bad:
+    """What the message at `position` says, if it is whole and its CRC is right."""
+    frame = frame_at(raw, position)
+    if isinstance(frame, Bad):
+        return frame
+    if position + frame.length > len(raw):
+        return Bad("cut short", frame.length)
+    message = memoryview(raw)[position : position + frame.length]
+    at = _crc_position(message)
+    if bytes(message[at : at + len(_NO_CRC)]) != _digits_of_crc(message, at):
+        return Bad("with a wrong CRC")
+    return frame
+
+
+def decode(raw: Raw, position: int, frame: Frame) -> pa.RecordBatch:
+    """The rows of a message whose CRC was found right. Shares memory with `raw`."""
+    message = memoryview(raw)[position : position + frame.length]
+    return pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(message)), SCHEMA)
+
+
+def decode_notes(raw: Raw, position: int, frame: Frame) -> list[Note]:
+    """The notes of a message whose CRC was found right."""
+    message = memoryview(raw)[position : position + frame.length]
+    if _NOTES_KEY not in bytes(message[: PREFIX + int.from_bytes(message[4:8], "little")]):
+        return []
+    stream = pa.ipc.open_stream(pa.BufferReader(b"".join((_SCHEMA_MESSAGE, message))))
+    metadata: dict[bytes, bytes] = dict(stream.read_next_batch_with_custom_metadata().custom_metadata or {})
+    entries: list[Any] = json.loads(metadata.get(_NOTES_KEY, b"[]"))
+    return [(name, b64decode(value)) for name, value in entries]
+
+
+def _stamped(message: bytearray, frame: Frame) -> bytearray:
+    at = _crc_position(message)
+    message[at - _DIGITS : at] = _NUMBERS.pack(*frame).hex().encode("ascii")
+    message[at : at + len(_NO_CRC)] = _digits_of_crc(message, at)
+    return message
+
+
+def _crc_position(message: Raw) -> int:
+    """Where the CRC's digits are; the marker must have been seen in the header."""
+    window = bytes(message[:4096])
+    found = window.find(_MARKER)
+    if found < 0:
+        found = bytes(message[: PREFIX + int.from_bytes(message[4:8], "little")]).index(_MARKER)
+    return found + len(_MARKER) + _DIGITS
+
+
+def _digits_of_crc(message: Raw, at: int) -> bytes:
+    view = memoryview(message)
+    crc = crc32(view[at + len(_NO_CRC) :], crc32(_NO_CRC, crc32(view[:at])))
+    return b"%08x" % crc
+
+
+_SCHEMA_MESSAGE: bytes = SCHEMA.serialize().to_pybytes()
+_SCHEMA_LENGTH = len(_SCHEMA_MESSAGE)

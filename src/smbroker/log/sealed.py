@@ -1,0 +1,181 @@
+"""A sealed segment, for reading: ordinary Parquet, and short ways to a few topics' rows.
+
+For chosen topics the index names the row groups that hold them; there the dictionary-encoded topic
+column, small integers, gives the rows. Columns that are the same throughout a row group are known
+from its statistics and not read; a few payloads are fetched by page, many by column.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from smbroker.log.disk import Disk
+from smbroker.log.format import SCHEMA
+from smbroker.log.index import Body, read_body
+from smbroker.log.pages import Pages
+from smbroker.log.segments import INDEX, SEALED, file_of
+from smbroker.log.topics import TopicChoice
+from smbroker.model.errors import LogError
+
+READ_ROWS = 65_536  # rows given out at once
+_DICTIONARIES = ["topic", "kind", "dialect", "source", "client"]
+
+
+class SealedFile:
+    """Open until closed: the rows stay readable though the file is removed meanwhile."""
+
+    def __init__(self, disk: Disk, directory: Path, base: int, plain: bool = True) -> None:
+        """Raises FileNotFoundError if it is not there (any more). Not `plain`: to be read by topics."""
+        self.base = base
+        self.path = file_of(directory, base, SEALED)
+        self._disk = disk
+        self._handle = disk.open(self.path)
+        try:
+            self._file = self._parquet(read_dictionary=[] if plain else _DICTIONARIES)
+        except BaseException:
+            disk.close(self._handle)
+            raise
+        self._body: Body | None = None
+        self._pages: Pages | None = None
+        self._index = file_of(directory, base, INDEX)
+        metadata = self._file.metadata
+        self._starts = [0]  # the first row of each row group, and the end
+        for group in range(metadata.num_row_groups):
+            self._starts.append(self._starts[-1] + metadata.row_group(group).num_rows)
+        self._leaves = {metadata.schema.column(leaf).path: leaf for leaf in range(metadata.num_columns)}
+
+    def close(self) -> None:
+        self._file.close(force=True)
+        self._disk.close(self._handle)
+
+    def _parquet(self, read_dictionary: list[str]) -> pq.ParquetFile:
+        try:
+            return pq.ParquetFile(
+                self.path, read_dictionary=read_dictionary, page_checksum_verification=True, pre_buffer=False
+            )
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            raise LogError("damaged", f"{self.path.name}: {error}") from error
+
+    def read(self, start: int, end: int, choice: TopicChoice | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows with offsets in [start, end), in order."""
+        first, last = start - self.base, end - self.base
+        groups = range(len(self._starts) - 1) if choice is None else self._groups_with(choice)
+        try:
+            for group in groups:
+                low, high = max(first, self._starts[group]), min(last, self._starts[group + 1])
+                if low >= high:
+                    continue
+                if choice is None:
+                    yield from self._all(group, low - self._starts[group], high - self._starts[group])
+                else:
+                    yield from self._chosen(group, low, high, choice)
+        except (OSError, pa.ArrowException) as error:
+            raise LogError("damaged", f"{self.path.name}: {error}") from error
+
+    def _all(self, group: int, low: int, high: int) -> Iterator[pa.RecordBatch]:
+        seen = 0
+        for batch in self._file.iter_batches(READ_ROWS, row_groups=[group]):
+            first, last = max(low - seen, 0), min(high - seen, len(batch))
+            seen += len(batch)
+            if first < last:
+                yield _plain(batch.slice(first, last - first))
+            if seen >= high:
+                return
+
+    def _groups_with(self, choice: TopicChoice) -> list[int]:
+        topics = self._details().topics
+        if not len(topics):
+            return []
+        positions = choice.among(topics.column("topic").combine_chunks())
+        groups = topics.column("groups").combine_chunks().take(positions)
+        return sorted(set(groups.flatten().to_pylist()))
+
+    def _details(self) -> Body:
+        if self._body is None:
+            self._body = read_body(self._disk, self._index)
+        return self._body
+
+    def _chosen(self, group: int, low: int, high: int, choice: TopicChoice) -> Iterator[pa.RecordBatch]:
+        begin = self._starts[group]
+        topics = self._column(group, "topic")
+        rows = choice.rows(topics)
+        if low > begin or high < self._starts[group + 1]:
+            inside = pc.and_(pc.greater_equal(rows, low - begin), pc.less(rows, high - begin))
+            rows = rows.filter(inside)
+        if not len(rows):
+            return
+        offsets = pc.add(rows.cast(pa.int64()), pa.scalar(self.base + begin, pa.int64()))
+        arrays = {"offset": offsets, "topic": _decoded(topics.take(rows))}
+        self._pages = self._pages or Pages(self._details().pages)
+        if 2 * len(rows) < self._pages.between(begin, self._starts[group + 1]):
+            numbers = pc.add(rows.cast(pa.int64()), pa.scalar(begin, pa.int64())).to_pylist()
+            payloads = self._pages.payloads(self._disk, self._handle, self.path, numbers)
+            arrays["payload"] = pa.array(payloads, pa.binary())
+        varying = []
+        for field in SCHEMA:
+            if field.name in arrays:
+                continue
+            same = self._same(group, field, len(rows))
+            if same is None:
+                varying.append(field.name)
+            else:
+                arrays[field.name] = same
+        for name, column in self._columns(group, varying).items():
+            arrays[name] = _decoded(column.take(rows))
+        yield pa.RecordBatch.from_arrays([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
+
+    def _column(self, group: int, name: str) -> pa.Array:
+        return self._columns(group, [name])[name]
+
+    def _columns(self, group: int, names: Sequence[str]) -> dict[str, pa.Array]:
+        if not names:
+            return {}
+        table = self._file.read_row_group(group, columns=list(names), use_threads=False)
+        return {name: _one(table.column(name)) for name in names}
+
+    def _same(self, group: int, field: pa.Field, rows: int) -> pa.Array | None:
+        """The column for so many rows, if the statistics say that it is the same in all of the group."""
+        metadata = self._file.metadata.row_group(group)
+        if field.name == "properties":
+            leaf = metadata.column(self._leaves["properties.list.element.key"])
+            statistics = leaf.statistics
+            if statistics is None or statistics.null_count != leaf.num_values:
+                return None
+            return pa.array([[]] * rows, field.type)
+        statistics = metadata.column(self._leaves[field.name]).statistics
+        if statistics is None:
+            return None
+        if statistics.null_count == metadata.num_rows:
+            return pa.nulls(rows, field.type)
+        if not statistics.has_min_max or statistics.null_count or statistics.min_raw != statistics.max_raw:
+            return None
+        return pa.repeat(pa.scalar(statistics.min, field.type), rows)
+
+    def offset_at(self, ts: int) -> int:
+        """The first offset whose ts is `ts` or later; the segment must have one."""
+        leaf = self._leaves["ts"]
+        for group in range(len(self._starts) - 1):
+            statistics = self._file.metadata.row_group(group).column(leaf).statistics
+            if statistics is not None and statistics.max_raw < ts:
+                continue
+            found = pc.index(pc.greater_equal(self._column(group, "ts").cast(pa.int64()), ts), True).as_py()
+            if found >= 0:
+                return self.base + self._starts[group] + int(found)
+        raise LogError("damaged", f"{self.path.name}: no row is as late as the index says")
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(batch.columns, schema=SCHEMA)

@@ -1,0 +1,69 @@
+"""Which files of the directory are the log, and which offsets each of them holds.
+
+    NNN.arrow     a tail: the last one is appended to, the others are closed and wait to be sealed
+    NNN.parquet   a sealed segment, with NNN.index beside it        NNN: 20 digits, the first offset
+
+Rules: a sealed segment counts over any tail that begins within it (a leftover of its sealing); a
+tail ends where the next segment begins, whatever stands in the file beyond that.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from smbroker.log.disk import Disk
+from smbroker.log.index import read_header
+
+TAIL, SEALED, INDEX, TEMPORARY, DAMAGED = ".arrow", ".parquet", ".index", ".tmp", ".damaged"
+_DIGITS = 20
+
+
+class Segment(NamedTuple):
+    base: int
+    sealed: bool
+    end: int | None  # of a tail: not after this; None: the last one, open to the mark
+
+
+def file_of(directory: Path, base: int, suffix: str) -> Path:
+    return directory / f"{base:0{_DIGITS}}{suffix}"
+
+
+def bases(names: list[str], suffix: str) -> list[int]:
+    """The first offsets of all files with this suffix, in order."""
+    length = _DIGITS + len(suffix)
+    stems = [name[:_DIGITS] for name in names if len(name) == length and name.endswith(suffix)]
+    return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
+
+
+def segments_in(disk: Disk, directory: Path, ends: dict[int, int]) -> list[Segment]:
+    """In order of offsets. `ends` remembers what was found out about sealed ones."""
+    names = disk.names(directory)
+    sealed, tails = bases(names, SEALED), bases(names, TAIL)
+    for base in sealed:
+        if base not in ends and (end := sealed_end(disk, directory, base)) is not None:
+            ends[base] = end
+    found = [(base, True, ends.get(base)) for base in sealed]
+    found += [(base, False, None) for base in tails if not _covered(base, sealed, ends)]
+    found.sort()
+    following = [base for base, _, _ in found[1:]]
+    return [
+        Segment(base, is_sealed, end if end is not None else limit)
+        for (base, is_sealed, end), limit in zip(found, [*following, None], strict=True)
+    ]
+
+
+def _covered(base: int, sealed: list[int], ends: dict[int, int]) -> bool:
+    return any(first <= base < ends.get(first, first) for first in sealed)
+
+
+def sealed_end(disk: Disk, directory: Path, base: int) -> int | None:
+    """From the index; where that is damaged from the file itself; None if that is damaged too."""
+    header = read_header(disk, file_of(directory, base, INDEX))
+    if header and header.base == base:
+        return header.end
+    try:
+        return base + int(pq.read_metadata(file_of(directory, base, SEALED)).num_rows)
+    except (OSError, pa.ArrowException):
+        return None

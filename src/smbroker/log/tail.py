@@ -1,0 +1,194 @@
+"""A tail file, for reading: where its messages stand, and their rows.
+
+`TailIndex` is grown from the file's headers and never past a limit: the mark, or where the next
+segment begins. Beyond that may stand what failed. Every message's CRC is checked when it is read.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from smbroker.log.disk import Disk, read_all
+from smbroker.log.format import (
+    SCHEMA,
+    WINDOW,
+    Bad,
+    Frame,
+    Note,
+    checked_frame_at,
+    decode,
+    decode_notes,
+    frame_at,
+)
+from smbroker.log.topics import TopicChoice
+from smbroker.model.errors import LogError
+
+READ_BYTES = 4 << 20  # read at once, but always at least one message
+READ_ROWS = 65_536  # rows given out at once, where messages are small
+SMALL = 4096  # rows; batches that are smaller on average are put together
+
+
+class TailIndex:
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.tail = 0  # the id in the head; 0 until the head was read
+        self.bases: list[int] = []  # of each message, its first offset …
+        self.positions: list[int] = []  # … and where it stands in the file
+        self.latest: list[int] = []  # greatest ts up to and with it
+        self.end = base  # the offset after the last message known
+        self.length = 0  # the position after it
+        self.first_ts = 0  # least ts; 0 while there are no rows
+        self.more = 0  # so many messages are missing from the last append
+
+    def add(self, frame: Frame) -> None:
+        self.bases.append(frame.base)
+        self.positions.append(self.length)
+        latest = self.latest[-1] if self.latest else frame.last_ts
+        self.latest.append(max(latest, frame.last_ts) if frame.rows else latest)
+        if frame.rows:
+            self.first_ts = min(self.first_ts, frame.first_ts) if self.first_ts else frame.first_ts
+        self.end = frame.end
+        self.length += frame.length
+        self.more = frame.more
+
+    def position(self, message: int) -> int:
+        return self.positions[message] if message < len(self.positions) else self.length
+
+    def at(self, offset: int) -> int:
+        """The first message that may hold `offset` or what follows it."""
+        found = bisect_right(self.bases, offset)
+        return max(0, found - 1)
+
+    def extend(self, disk: Disk, handle: int, limit: int) -> Bad | None:
+        """Takes in all messages that end at `limit` or before. Returns why it stopped short of the file's end."""
+        if not self.length:
+            frame = _frame_in_file(disk, handle, 0)
+            if isinstance(frame, Bad):
+                return frame
+            self.tail, self.length = frame.tail, frame.length
+        window, start, size = b"", self.length, disk.size(handle)
+        while True:
+            frame = frame_at(window, self.length - start)
+            if isinstance(frame, Bad):
+                if start == self.length and window:
+                    frame = _frame_in_file(disk, handle, self.length)
+                else:
+                    window, start = disk.pread(handle, WINDOW, self.length), self.length
+                    if not window:
+                        return None
+                    continue
+            if isinstance(frame, Bad):
+                return frame
+            if frame.tail != self.tail or frame.base != self.end:
+                return Bad("that does not follow the one before it")
+            if frame.end > limit or self.length + frame.length > size:
+                return Bad("beyond the mark" if frame.end > limit else "cut short")
+            self.add(frame)
+
+    def check(self, disk: Disk, handle: int, size: int) -> Bad | None:
+        """Takes in all whole, checked appends of the first `size` bytes. Returns why it stopped before those."""
+        bad = self._check_messages(disk, handle, size)
+        whole = len(self.bases)
+        while whole and self.more:
+            whole -= 1
+            self.end, self.length = self.bases.pop(), self.positions.pop()
+            self.latest.pop()
+            self.more = 0 if not whole else self._more_of(disk, handle, whole - 1)
+        return bad or (Bad("missing from the last append") if self.length < size else None)
+
+    def _more_of(self, disk: Disk, handle: int, message: int) -> int:
+        frame = _frame_in_file(disk, handle, self.positions[message])
+        return 0 if isinstance(frame, Bad) else frame.more
+
+    def _check_messages(self, disk: Disk, handle: int, size: int) -> Bad | None:
+        window, start = b"", 0
+        while self.length < size:
+            frame = checked_frame_at(window, self.length - start)
+            if isinstance(frame, Bad) and frame.need and len(window) < min(frame.need, size - self.length) + (
+                self.length - start
+            ):
+                start, length = self.length, max(frame.need, READ_BYTES)
+                window = read_all(disk, handle, min(length, size - start), start)
+                continue
+            if isinstance(frame, Bad):
+                return frame
+            if not self.length:
+                self.tail, self.length = frame.tail, frame.length
+                continue
+            if frame.tail != self.tail or frame.base != self.end:
+                return Bad("that does not follow the one before it")
+            self.add(frame)
+        return None
+
+
+def _frame_in_file(disk: Disk, handle: int, position: int) -> Frame | Bad:
+    frame = frame_at(disk.pread(handle, WINDOW, position))
+    if isinstance(frame, Bad) and frame.need > WINDOW:
+        frame = frame_at(read_all(disk, handle, frame.need, position))
+    return frame
+
+
+def read_rows(
+    disk: Disk, handle: int, path: Path, index: TailIndex, start: int, end: int, choice: TopicChoice | None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of [start, end) that the index knows, in order."""
+    ready: list[pa.RecordBatch] = []
+    rows = 0
+    for _, frame, raw, position in _checked(disk, handle, path, index, index.at(start), end):
+        if not frame.rows or frame.end <= start:
+            continue
+        batch = decode(raw, position, frame)
+        if frame.base < start or frame.end > end:
+            first = max(start - frame.base, 0)
+            batch = batch.slice(first, min(end, frame.end) - frame.base - first)
+        if choice:
+            batch = batch.filter(choice.mask(batch.column("topic")))
+        if not len(batch):
+            continue
+        ready.append(batch)
+        rows += len(batch)
+        if rows >= READ_ROWS:
+            yield from _together(ready)
+            ready, rows = [], 0
+    yield from _together(ready)
+
+
+def read_notes(
+    disk: Disk, handle: int, path: Path, index: TailIndex, start: int
+) -> Iterator[tuple[int, list[Note]]]:
+    """The notes of all messages from offset `start` on, each with the offset after its message."""
+    begin = bisect_right(index.bases, start - 1) if start else 0
+    for _, frame, raw, position in _checked(disk, handle, path, index, begin, index.end + 1):
+        if notes := decode_notes(raw, position, frame):
+            yield frame.end, notes
+
+
+def _checked(
+    disk: Disk, handle: int, path: Path, index: TailIndex, begin: int, end: int
+) -> Iterator[tuple[int, Frame, bytes, int]]:
+    """Messages from number `begin` on that start before offset `end`: number, frame, bytes, where in these."""
+    count = len(index.bases)
+    while begin < count and index.bases[begin] < end:
+        at = index.positions[begin]
+        stop = begin + 1
+        while stop < count and index.bases[stop] < end and index.position(stop + 1) - at <= READ_BYTES:
+            stop += 1
+        raw = read_all(disk, handle, index.position(stop) - at, at)
+        for number in range(begin, stop):
+            position = index.positions[number] - at
+            frame = checked_frame_at(raw, position)
+            if isinstance(frame, Bad) or frame.base != index.bases[number]:
+                reason = frame.reason if isinstance(frame, Bad) else "that is another than before"
+                raise LogError("damaged", f"{path.name}: at byte {at + position} a message {reason}")
+            yield number, frame, raw, position
+        begin = stop
+
+
+def _together(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The same rows in fewer batches, where they are many and small."""
+    if len(batches) < 2 or sum(map(len, batches)) >= SMALL * len(batches):
+        return batches
+    joined: list[pa.RecordBatch] = pa.Table.from_batches(batches, SCHEMA).combine_chunks().to_batches()
+    return joined

@@ -1,0 +1,1 @@
+"""The only place where stages meet: config, listeners, connections, the turn, start and stop."""

@@ -1,0 +1,146 @@
+"""The broker: starts the listeners, runs until told to stop, stops in order.
+
+It stops on SIGINT, SIGTERM and the word `exit` on standard input; the end of that input does not
+stop it. SIGUSR1 makes the next semicolon subscribe drop the others first.
+"""
+
+import asyncio
+import os
+import resource
+import signal
+import stat
+import sys
+import traceback
+from typing import Any
+
+import uvloop
+
+from smbroker.server import listeners
+from smbroker.server.config import Config
+from smbroker.server.console import Console
+from smbroker.server.listeners import Bound
+from smbroker.server.tcp import Connections
+from smbroker.server.turn import Turn
+from smbroker.server.udp import UdpListener
+
+STOP_LIMIT = 2.0  # seconds for clients to take what has been written to them
+BACKGROUND_CHECK = 1.0  # seconds between looks whether a terminal is ours again
+
+
+def run(config: Config) -> None:
+    """Serves until told to stop. Raises UsageError if a listener cannot be had."""
+    bound = [listeners.bind(listeners.endpoint(text), config) for text in config.listen]
+    _allow_many_descriptors()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(config, bound))
+
+
+async def _serve(config: Config, bound: list[Bound]) -> None:
+    broker = Broker(asyncio.get_running_loop(), config)
+    await broker.start(bound)
+    await broker.stopped.wait()
+    await broker.stop()
+
+
+class Broker:
+    def __init__(self, loop: asyncio.AbstractEventLoop, config: Config) -> None:
+        self._loop = loop
+        self._config = config
+        self.console = Console(loop.time)
+        self.turn = Turn(loop, config, self.console)
+        self.connections = Connections(self.turn, config)
+        self.stopped = asyncio.Event()
+        self._servers: list[asyncio.Server] = []
+        self._udp: list[UdpListener] = []
+        self._input = b""
+
+    async def start(self, bound: list[Bound]) -> None:
+        self._loop.set_exception_handler(self._report_bug)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._loop.add_signal_handler(number, self.stopped.set)
+        self._loop.add_signal_handler(signal.SIGUSR1, self._drop_semicolon_next)
+        for one in bound:
+            await self._listen(one)
+        if not self._config.quiet:
+            self.console.say("ready")
+        self.console.write()
+        self._watch_input()
+
+    async def stop(self) -> None:
+        for server in self._servers:
+            server.close()
+        self.turn.end()
+        for connection in list(self.connections.open):
+            connection.close()
+        deadline = self._loop.time() + STOP_LIMIT
+        while self.connections.open and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections.open):
+            connection.abort()
+        self.turn.end()
+        for listener in self._udp:
+            listener.close()
+        self.console.tell_left_out()
+        if summary := self.turn.stats.summary():
+            self.console.note(f"dropped in all: {summary}")
+        self.console.write()
+
+    async def _listen(self, one: Bound) -> None:
+        kind = one.endpoint.kind
+        if one.datagram:
+            decoders = listeners.decoders(kind, self._config.semicolon)
+            self._udp.append(UdpListener(self.turn, self._config, one.datagram, decoders))
+        if one.stream:
+            protocol = self.connections.protocol(listeners.TCP_KINDS[kind])
+            self._servers.append(await self._loop.create_server(protocol, sock=one.stream, backlog=listeners.BACKLOG))
+        if not self._config.quiet:
+            self.console.say(f"listening {kind} {one.endpoint.host} {one.endpoint.port}")
+
+    def _drop_semicolon_next(self) -> None:
+        self.turn.drop_semicolon = True
+
+    def _report_bug(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        detail = "".join(traceback.format_exception(error)) if error else ""
+        self.console.error(f"a bug in the broker: {context.get('message')}\n{detail}".rstrip())
+        self.turn.begin()
+
+    # --- standard input ---
+
+    def _watch_input(self) -> None:
+        try:
+            mode = os.fstat(0).st_mode
+            if stat.S_ISREG(mode):
+                self._take_input(os.read(0, 1 << 16))
+            else:
+                self._loop.add_reader(0, self._read_input)
+        except (OSError, ValueError):
+            pass  # closed, or nothing that can be waited for
+
+    def _read_input(self) -> None:
+        if sys.stdin is not None and os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():
+            # The terminal is another program's now: to read from it would stop us.
+            self._loop.remove_reader(0)
+            self._loop.call_later(BACKGROUND_CHECK, self._watch_input)
+            return
+        try:
+            data = os.read(0, 1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._take_input(data)
+        else:
+            self._loop.remove_reader(0)
+
+    def _take_input(self, data: bytes) -> None:
+        *lines, self._input = (self._input + data).split(b"\n")
+        self._input = self._input[-100:]
+        if any(line.strip() == b"exit" for line in lines):
+            self.stopped.set()
+
+
+def _allow_many_descriptors() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,28 @@
+"""A client as the server sees it: who sent a command and where replies go.
+
+A UDP peer and a TCP connection are both clients; each is also the outbox of its session.
+"""
+
+from smbroker.core.outbox import Outbox
+from smbroker.core.sessions import Session
+from smbroker.model.message import Origin
+
+
+class Client(Outbox):
+    __slots__ = ("origin", "session")
+
+    def __init__(self, origin: Origin) -> None:
+        super().__init__()
+        self.origin = origin
+        self.session: Session | None = None  # made with the first subscription, or by the client's id
+
+    def new_session(self) -> Session:
+        """The session that this client's first subscription makes."""
+        raise NotImplementedError
+
+    def refusal(self, text: str) -> bytes:  # noqa: ARG002
+        """What the dialect tells a client that is refused; empty where it knows no such thing."""
+        return b""
+
+    def close(self) -> None:
+        """Ends a connection once what waits for it is written. A peer has none."""

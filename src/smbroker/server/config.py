@@ -1,0 +1,124 @@
+"""The broker's settings: one frozen dataclass per part, a comment per field.
+
+`smb.example.toml` repeats every default with its trade-off; a test holds the two equal. An unknown
+key or a value of the wrong type is an error that names it.
+"""
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from smbroker.dialects import semicolon
+from smbroker.model.errors import UsageError
+
+DEFAULT_LISTEN = (
+    "udp://127.0.0.1:8080",
+    "padded://127.0.0.1:1379",
+    "typed://127.0.0.1:12345",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SemicolonConfig:
+    max_subscribers: int = 100  # pairs of address and topic (-s)
+    max_message: int = semicolon.MAX_MESSAGE  # bytes of an incoming message (-m)
+    max_topic: int = semicolon.MAX_TOPIC  # bytes of an incoming topic (-t)
+    prefix_match: bool = False  # a subscription to `a` also matches `a/b` and deeper
+
+
+@dataclass(frozen=True, slots=True)
+class UdpConfig:
+    max_subscriptions: int = 200_000  # in all
+    max_subscriptions_per_address: int = 20_000  # of one IP address
+    lease: float | Literal["auto"] = "auto"  # seconds; 0 none; auto: none on loopback, 24 hours elsewhere
+    unreachable_limit: int = 5  # sends in a row that come back before a peer is forgotten
+    receive_buffer: int = 4 << 20  # bytes of the socket's buffer; the kernel may grant less
+
+
+@dataclass(frozen=True, slots=True)
+class TcpConfig:
+    max_connections: int = 10_000  # in all; further ones are closed at once
+    max_subscriptions: int = 20_000  # of one connection or id
+    outbox_bytes: int = 16 << 20  # a subscriber that lets more than this wait is disconnected
+    input_bytes: int = 256 << 20  # of unfinished messages, of all connections together
+
+
+@dataclass(frozen=True, slots=True)
+class TypedConfig:
+    max_sessions: int = 100_000  # ids that are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    listen: tuple[str, ...] = DEFAULT_LISTEN  # KIND://HOST:PORT
+    max_payload: int = 16 << 20  # bytes of the largest message the broker takes at all
+    quiet: bool = False  # neither `listening` lines nor the semicolon console
+    semicolon: SemicolonConfig = field(default_factory=SemicolonConfig)
+    udp: UdpConfig = field(default_factory=UdpConfig)
+    tcp: TcpConfig = field(default_factory=TcpConfig)
+    typed: TypedConfig = field(default_factory=TypedConfig)
+
+
+Part = TypeVar("Part")
+
+
+def load(path: Path) -> Config:
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UsageError("config", f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError("config", f"{path}: {error}") from error
+    try:
+        return from_table(Config, data, "")
+    except UsageError as error:
+        raise UsageError("config", f"{path}: {error.text}") from error
+
+
+def from_table(part: type[Part], table: dict[str, Any], prefix: str) -> Part:
+    hints = get_type_hints(part)
+    values = {}
+    for key, value in table.items():
+        if key not in hints:
+            known = ", ".join(sorted(hints))
+            raise UsageError("config", f"unknown key {prefix}{key}; there are {known}")
+        values[key] = _value(hints[key], value, prefix + key)
+    return part(**values)
+
+
+def as_table(part: object) -> dict[str, Any]:
+    """The settings as a TOML file would give them."""
+    assert dataclasses.is_dataclass(part)
+    table = {}
+    for each in dataclasses.fields(part):
+        value = getattr(part, each.name)
+        if dataclasses.is_dataclass(value):
+            value = as_table(value)
+        table[each.name] = list(value) if isinstance(value, tuple) else value
+    return table
+
+
+def _value(hint: Any, value: Any, name: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, dict):
+            raise UsageError("config", f"{name} must be a table: [{name}]")
+        return from_table(hint, value, name + ".")  # type: ignore[arg-type]
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise UsageError("config", f"{name} must be a list of strings")
+        return tuple(value)
+    if "auto" in _words(hint) and value == "auto":
+        return value
+    wanted = bool if hint is bool else int if hint is int else (int, float)
+    if not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool):
+        raise UsageError("config", f"{name} must be {'true or false' if hint is bool else 'a number'}, not {value!r}")
+    if not isinstance(value, bool) and value < 0:
+        raise UsageError("config", f"{name} must not be negative")
+    return value
+
+
+def _words(hint: Any) -> tuple[Any, ...]:
+    """The strings that a setting such as `float | Literal["auto"]` takes."""
+    return tuple(word for option in get_args(hint) if get_origin(option) is Literal for word in get_args(option))

@@ -1,0 +1,256 @@
+"""Datagrams in bulk: many received by one system call, runs of them sent by one.
+
+Receiving: `recvmmsg` through ctypes, because it halves the cost of a datagram; without it, `recvfrom`
+in a loop. Sending: datagrams of equal length for one address leave as one `sendmsg` with the
+UDP_SEGMENT control message, which the kernel cuts up again; where it refuses, one by one.
+Errors: with IP_RECVERR the kernel keeps what came back, with the address it came from.
+"""
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Protocol, TypeAlias
+
+Address: TypeAlias = tuple[str, int]
+RawAddress: TypeAlias = Hashable
+
+BATCH = 128  # datagrams per call: a turn's worth
+MAX_DATAGRAM = 65_536
+
+SOL_UDP, UDP_SEGMENT = 17, 103
+MAX_SEGMENTS, MAX_SEGMENTED = 64, 65_000  # datagrams and bytes of one segmented send
+IP_RECVERR, IPV6_RECVERR, MSG_ERRQUEUE = 11, 25, 0x2000
+ERROR_HEADER = struct.Struct("=IBBBxII")  # struct sock_extended_err
+ORIGIN_ICMP, ORIGIN_ICMP6 = 2, 3
+SEND_TRIES = 8  # a send may be told of an earlier one's failure, once for each that is queued
+
+
+class Receiver(Protocol):
+    told: bool  # of a send that came back: the error queue says which
+
+    def receive(self) -> tuple[list[bytes], Sequence[RawAddress]]: ...
+
+    def address(self, raw: RawAddress) -> Address: ...
+
+
+def open_socket(family: socket.AddressFamily, host: str, port: int, receive_buffer: int) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, receive_buffer)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((host, port))
+        _ask_for_errors(sock)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _ask_for_errors(sock: socket.socket) -> None:
+    try:
+        if sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, IPV6_RECVERR, 1)
+        else:
+            sock.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+    except OSError:
+        pass  # elsewhere than on Linux dead peers stay until their lease ends
+
+
+def receiver(sock: socket.socket) -> Receiver:
+    library = ctypes.CDLL(None, use_errno=True)
+    return BulkReceiver(sock, library) if hasattr(library, "recvmmsg") else PlainReceiver(sock)
+
+
+def unreachable(sock: socket.socket) -> Iterator[Address]:
+    """The addresses whose datagrams came back, one for each that did."""
+    while True:
+        try:
+            _, ancillary, _, address = sock.recvmsg(0, 512, MSG_ERRQUEUE)
+        except OSError:
+            return
+        for _, _, data in ancillary:
+            if len(data) >= ERROR_HEADER.size:
+                number, source, *_ = ERROR_HEADER.unpack_from(data)
+                if source in (ORIGIN_ICMP, ORIGIN_ICMP6) and number == errno.ECONNREFUSED:
+                    yield address[0], address[1]
+
+
+class PlainReceiver:
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.told = False
+
+    def receive(self) -> tuple[list[bytes], Sequence[RawAddress]]:
+        datagrams: list[bytes] = []
+        addresses: list[Address] = []
+        while len(datagrams) < BATCH:
+            try:
+                data, address = self._sock.recvfrom(MAX_DATAGRAM)
+            except ConnectionError:
+                self.told = True
+                continue
+            except BlockingIOError:
+                break
+            datagrams.append(data)
+            addresses.append(address)
+        return datagrams, addresses
+
+    def address(self, raw: RawAddress) -> Address:
+        assert isinstance(raw, tuple)
+        return raw[0], raw[1]
+
+
+class _Part(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+class _Message(ctypes.Structure):
+    """struct msghdr"""
+
+    _fields_ = (
+        ("name", ctypes.c_void_p),
+        ("name_length", ctypes.c_uint32),
+        ("parts", ctypes.c_void_p),
+        ("part_count", ctypes.c_size_t),
+        ("control", ctypes.c_void_p),
+        ("control_length", ctypes.c_size_t),
+        ("flags", ctypes.c_int),
+    )
+
+
+class _Header(ctypes.Structure):
+    """struct mmsghdr"""
+
+    _fields_ = (("message", _Message), ("received", ctypes.c_uint32))
+
+
+class BulkReceiver:
+    """`recvmmsg` into one large buffer; addresses stay raw `sockaddr` bytes until someone asks."""
+
+    def __init__(self, sock: socket.socket, library: ctypes.CDLL) -> None:
+        self.told = False
+        self._descriptor = sock.fileno()
+        self._call = library.recvmmsg
+        self._call.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p]
+        self._name_size = 28 if sock.family == socket.AF_INET6 else 16
+        self._significant = 28 if sock.family == socket.AF_INET6 else 8  # sockaddr_in ends in padding
+        names = (ctypes.c_char * (self._name_size * BATCH))()
+        data = (ctypes.c_char * (MAX_DATAGRAM * BATCH))()
+        parts = (_Part * BATCH)()
+        headers = (_Header * BATCH)()
+        for index in range(BATCH):
+            parts[index].base = ctypes.addressof(data) + index * MAX_DATAGRAM
+            parts[index].length = MAX_DATAGRAM
+            headers[index].message.name = ctypes.addressof(names) + index * self._name_size
+            headers[index].message.name_length = self._name_size
+            headers[index].message.parts = ctypes.addressof(parts) + index * ctypes.sizeof(_Part)
+            headers[index].message.part_count = 1
+        self._keep = (names, data, parts, headers)
+        self._names = memoryview(names).cast("B")
+        self._data = memoryview(data).cast("B")
+        words = memoryview(headers).cast("B").cast("I")
+        self._lengths = words[_Header.received.offset // 4 :: ctypes.sizeof(_Header) // 4]
+        self._headers = ctypes.addressof(headers)
+
+    def receive(self) -> tuple[list[bytes], Sequence[RawAddress]]:
+        count = self._call(self._descriptor, self._headers, BATCH, 0, None)
+        while count < 0 and ctypes.get_errno() in (errno.ECONNREFUSED, errno.EINTR):
+            self.told = True
+            count = self._call(self._descriptor, self._headers, BATCH, 0, None)
+        if count <= 0:
+            return [], []
+        data, names = self._data, self._names
+        lengths = self._lengths[:count].tolist()
+        datagrams = [
+            data[start : start + length].tobytes()
+            for start, length in zip(range(0, count * MAX_DATAGRAM, MAX_DATAGRAM), lengths, strict=True)
+        ]
+        size, significant = self._name_size, self._significant
+        addresses = [names[start : start + significant].tobytes() for start in range(0, count * size, size)]
+        return datagrams, addresses
+
+    def address(self, raw: RawAddress) -> Address:
+        assert isinstance(raw, bytes)
+        port = int.from_bytes(raw[2:4], "big")
+        if len(raw) == 8:
+            return socket.inet_ntop(socket.AF_INET, raw[4:8]), port
+        host = socket.inet_ntop(socket.AF_INET6, raw[8:24])
+        scope = int.from_bytes(raw[24:28], "little")
+        return f"{host}%{socket.if_indextoname(scope)}" if scope else host, port
+
+
+class Sender:
+    """Sends lists of frames to addresses; tells how many it could not send because the socket was full."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.told = False  # of a send that came back: the error queue says which
+        self._segments = hasattr(os, "uname") and os.uname().sysname == "Linux"
+
+    def send(self, frames: list[bytes], address: Address) -> int:
+        """How many of the frames left: all, or those before the socket was full."""
+        if len(frames) == 1:
+            return int(self._send_one(frames[0], address))
+        sent = 0
+        for run in runs(frames):
+            done = self._send_run(run, address)
+            sent += done
+            if done < len(run):
+                break
+        return sent
+
+    def _send_run(self, run: list[bytes], address: Address) -> int:
+        if len(run) > 1 and self._segments:
+            try:
+                control = [(SOL_UDP, UDP_SEGMENT, struct.pack("H", len(run[0])))]
+                return len(run) if self._send([b"".join(run)], control, address) else 0
+            except OSError as error:
+                # EINVAL: a segment larger than the path's MTU; EIO: no checksum offload. One by one works.
+                if error.errno not in (errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.ENOPROTOOPT, errno.EOPNOTSUPP):
+                    raise
+        for sent, frame in enumerate(run):
+            if not self._send_one(frame, address):
+                return sent
+        return len(run)
+
+    def _send_one(self, frame: bytes, address: Address) -> bool:
+        return self._send([frame], [], address)
+
+    def _send(self, parts: list[bytes], control: list[tuple[int, int, bytes]], address: Address) -> bool:
+        for _ in range(SEND_TRIES):
+            try:
+                self._sock.sendmsg(parts, control, 0, address)
+            except ConnectionRefusedError:
+                self.told = True  # of an earlier send, perhaps to another peer: this one has not left yet
+                continue
+            except BlockingIOError:
+                return False
+            return True
+        return True
+
+
+def runs(frames: list[bytes]) -> Iterator[list[bytes]]:
+    """Neighbours of equal length, as many as one segmented send takes."""
+    if len(set(map(len, frames))) == 1:
+        yield from _pieces(frames)
+        return
+    start = 0
+    for position in range(1, len(frames) + 1):
+        if position == len(frames) or len(frames[position]) != len(frames[start]):
+            yield from _pieces(frames[start:position])
+            start = position
+
+
+def _pieces(run: list[bytes]) -> Iterator[list[bytes]]:
+    most = min(MAX_SEGMENTS, MAX_SEGMENTED // max(1, len(run[0])))
+    if len(run) <= most:
+        yield run
+        return
+    for start in range(0, len(run), max(1, most)):
+        yield run[start : start + max(1, most)]

@@ -1,0 +1,136 @@
+"""Listeners: `KIND://HOST:PORT` to bound sockets.
+
+udp        soh, pipe and semicolon on one socket, told apart by first bytes
+soh, pipe, semicolon    UDP, that dialect alone
+padded     TCP
+typed      TCP for subscribers and UDP for publishers, one port number
+tcp        padded or typed, told apart by first bytes
+"""
+
+import re
+import socket
+from dataclasses import dataclass, replace
+
+from smbroker.dialects import pipe, semicolon, soh, typed
+from smbroker.model.errors import UsageError
+from smbroker.model.message import Dialect
+from smbroker.server.config import Config, SemicolonConfig
+from smbroker.server.datagrams import open_socket
+from smbroker.server.udp import Decode
+
+FORM = re.compile(r"(?P<kind>[a-z+]+)://(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:/\[\]]+)):(?P<port>\d{1,5})/?")
+UDP_KINDS: dict[str, tuple[Dialect, ...]] = {
+    "udp": (Dialect.SOH, Dialect.PIPE, Dialect.SEMICOLON),
+    "soh": (Dialect.SOH,),
+    "pipe": (Dialect.PIPE,),
+    "semicolon": (Dialect.SEMICOLON,),
+    "typed": (Dialect.TYPED,),
+}
+TCP_KINDS: dict[str, Dialect | None] = {"padded": Dialect.PADDED, "typed": Dialect.TYPED, "tcp": None}
+LATER_KINDS = ("mqtt", "web")  # their names are taken
+BACKLOG = 4_096
+TRIES_FOR_BOTH = 50  # to find one port number that is free on TCP and UDP
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    kind: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.kind}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An endpoint with its sockets; `typed` has both."""
+
+    endpoint: Endpoint
+    stream: socket.socket | None
+    datagram: socket.socket | None
+
+
+def endpoint(text: str) -> Endpoint:
+    found = FORM.fullmatch(text)
+    if not found or int(found["port"]) > 65_535:
+        raise UsageError("listen", f"--listen {text}: not of the form KIND://HOST:PORT, e.g. udp://127.0.0.1:8080")
+    kind = found["kind"]
+    if kind.removesuffix("+tls") in LATER_KINDS or kind.endswith("+tls"):
+        raise UsageError("listen", f"--listen {text}: {kind} is not available in this version")
+    if kind not in UDP_KINDS and kind not in TCP_KINDS:
+        kinds = ", ".join(sorted(UDP_KINDS.keys() | TCP_KINDS.keys()))
+        raise UsageError("listen", f"--listen {text}: unknown kind {kind}; there are {kinds}")
+    return Endpoint(kind, found["v6"] or found["host"], int(found["port"]))
+
+
+def decoders(kind: str, rules: SemicolonConfig) -> dict[Dialect, Decode]:
+    every: dict[Dialect, Decode] = {
+        Dialect.SOH: soh.decode,
+        Dialect.PIPE: pipe.decode,
+        Dialect.SEMICOLON: semicolon.Codec(rules.max_topic, rules.max_message, prefix_match=rules.prefix_match).decode,
+        Dialect.TYPED: typed.decode,
+    }
+    return {dialect: every[dialect] for dialect in UDP_KINDS[kind]}
+
+
+def bind(wanted: Endpoint, config: Config) -> Bound:
+    try:
+        family, host = _resolved(wanted)
+        return _bind(wanted, family, host, config)
+    except OSError as error:
+        raise UsageError("bind", _what_to_do(wanted, error)) from error
+
+
+def _bind(wanted: Endpoint, family: socket.AddressFamily, host: str, config: Config) -> Bound:
+    both = wanted.kind in UDP_KINDS and wanted.kind in TCP_KINDS
+    for last in [False] * TRIES_FOR_BOTH + [True]:
+        stream = datagram = None
+        try:
+            port = wanted.port
+            if wanted.kind in TCP_KINDS:
+                stream = _open_stream(family, host, port)
+                port = stream.getsockname()[1]
+            if wanted.kind in UDP_KINDS:
+                datagram = open_socket(family, host, port, config.udp.receive_buffer)
+                port = datagram.getsockname()[1]
+            return Bound(replace(wanted, host=host, port=port), stream, datagram)
+        except OSError:
+            if stream:
+                stream.close()
+            if last or not both or wanted.port:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _open_stream(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.setblocking(False)
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _resolved(wanted: Endpoint) -> tuple[socket.AddressFamily, str]:
+    found = socket.getaddrinfo(wanted.host, wanted.port, proto=socket.IPPROTO_UDP)
+    family, *_, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return family, str(address[0])
+
+
+def _what_to_do(wanted: Endpoint, error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"--listen {wanted}: unknown host {wanted.host}"
+    other = replace(wanted, port=wanted.port + 1 if wanted.port < 65_535 else 0)
+    option = "-p PORT or " if wanted.kind == "udp" else ""
+    return (
+        f"cannot listen on {wanted.kind} {wanted.host} port {wanted.port}: {error.strerror}; "
+        f"choose another with {option}--listen (e.g. --listen {other})"
+    )

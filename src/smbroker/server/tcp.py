@@ -1,0 +1,186 @@
+"""TCP: connections that feed their decoder, hand the commands to the turn and write what it leaves.
+
+A connection is in one dialect, told by the listener or found from its first bytes. A subscriber that
+lets too much wait is disconnected; unfinished input is bounded for all connections together.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from smbroker.core.sessions import Session
+from smbroker.dialects import padded, typed
+from smbroker.model.commands import Alive, Command
+from smbroker.model.errors import ProtocolError, Refused
+from smbroker.model.message import Dialect, Origin
+from smbroker.server.client import Client
+from smbroker.server.config import Config
+from smbroker.server.detect import stream_dialect
+from smbroker.server.turn import Turn
+
+MAX_HEAD = 4_096  # bytes within which a stream must show its dialect
+
+
+class Decoder(Protocol):
+    @property
+    def held(self) -> int: ...
+
+    def feed(self, data: bytes) -> None: ...
+
+    def next(self) -> Command | None: ...
+
+
+DECODERS: dict[Dialect, Callable[[Config], Decoder]] = {
+    Dialect.PADDED: lambda config: padded.Decoder(config.max_payload),
+    Dialect.TYPED: lambda _: typed.Decoder(),
+}
+
+
+class Connections:
+    """All TCP connections of the broker, and what they hold together."""
+
+    def __init__(self, turn: Turn, config: Config) -> None:
+        self.loop = turn.loop
+        self.turn = turn
+        self.config = config
+        self.open: set[Connection] = set()
+        self.held = 0  # bytes of unfinished input
+
+    def protocol(self, dialect: Dialect | None) -> "Callable[[], Connection]":
+        return lambda: Connection(self, dialect)
+
+
+class Connection(Client, asyncio.Protocol):
+    __slots__ = ("_closing", "_decoder", "_dialect", "_head", "_held", "_keep_alive", "_shared", "_timer", "_transport")
+
+    _transport: asyncio.Transport
+
+    def __init__(self, shared: Connections, dialect: Dialect | None) -> None:
+        self._shared = shared
+        self._dialect = dialect
+        self._head = b""
+        self._held = 0
+        self._decoder: Decoder | None = None
+        self._keep_alive: padded.KeepAlive | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        host, port = transport.get_extra_info("peername")[:2]
+        super().__init__(Origin(self._dialect or Dialect.TYPED, host, port))
+        shared = self._shared
+        if len(shared.open) >= shared.config.tcp.max_connections:
+            most = shared.config.tcp.max_connections
+            self._fail(ProtocolError("too_many_connections", f"there are {most} connections already"))
+            return
+        shared.open.add(self)
+        if self._dialect is not None:
+            self._speak(self._dialect)
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        self._shared.turn.begin()
+        try:
+            if self._decoder is None:
+                data = self._detect(data)
+            if self._decoder is not None:
+                self._decode(self._decoder, data)
+        except ProtocolError as error:
+            self._fail(error)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._closing = True
+        if self._timer:
+            self._timer.cancel()
+        self._shared.held -= self._held
+        self._shared.open.discard(self)
+        self.frames.clear()
+        self._shared.turn.left(self)
+
+    def new_session(self) -> Session:
+        return Session(self.origin.dialect, self.origin.source, self.origin.host)
+
+    def flush(self) -> None:
+        frames = self.frames
+        if not frames:
+            return
+        data = frames[0] if len(frames) == 1 else b"".join(frames)
+        frames.clear()
+        if self._transport.is_closing():
+            return
+        self._transport.write(data)
+        if self._transport.get_write_buffer_size() > self._shared.config.tcp.outbox_bytes:
+            self._fail(ProtocolError("outbox_full", "disconnected: it does not read what it subscribed to"), abort=True)
+
+    def close(self) -> None:
+        self._closing = True
+        self.flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._closing = True
+        self._transport.abort()
+
+    def _fail(self, error: ProtocolError, *, abort: bool = False) -> None:
+        self._shared.turn.reject(self, error)
+        self._shared.turn.begin()
+        if abort:
+            self.abort()
+        else:
+            self.close()
+
+    def _detect(self, data: bytes) -> bytes:
+        """Holds the first bytes until they show the dialect; then returns them all."""
+        self._head += data
+        if len(self._head) > MAX_HEAD:
+            raise ProtocolError("unknown_dialect", "neither padded nor typed")
+        dialect = stream_dialect(self._head)
+        if dialect is not None:
+            self._speak(dialect)
+        return self._head
+
+    def _speak(self, dialect: Dialect) -> None:
+        if self.origin.dialect is not dialect:
+            self.origin = Origin(dialect, self.origin.host, self.origin.port)
+        self._decoder = DECODERS[dialect](self._shared.config)
+        if dialect is Dialect.PADDED:
+            self._keep_alive = padded.KeepAlive(self._shared.loop.time())
+            self._timer = self._shared.loop.call_at(self._keep_alive.deadline, self._check_alive)
+
+    def _decode(self, decoder: Decoder, data: bytes) -> None:
+        if self._keep_alive:
+            self._keep_alive.heard(self._shared.loop.time())
+        decoder.feed(data)
+        while not self._closing and (command := decoder.next()) is not None:
+            if isinstance(command, Alive) and self._keep_alive:
+                self._keep_alive.answered()
+            try:
+                self._shared.turn.handle(self, command)
+            except Refused as error:
+                self._shared.turn.reject(self, error)
+        self._account(decoder.held)
+
+    def _account(self, held: int) -> None:
+        self._shared.held += held - self._held
+        self._held = held
+        if held and self._shared.held > self._shared.config.tcp.input_bytes:
+            raise ProtocolError("input_full", "too much unfinished input is waiting (tcp.input_bytes)")
+
+    def _check_alive(self) -> None:
+        keep_alive, now = self._keep_alive, self._shared.loop.time()
+        assert keep_alive is not None
+        due = keep_alive.due(now)
+        turn = self._shared.turn
+        name = repr((self.origin.host, self.origin.port))
+        if due.unanswered:
+            turn.console.say(f"{name} did not answer. [{due.unanswered}]")
+        if due.ping:
+            turn.delivery.put(self, padded.PING)
+        if due.lost:
+            turn.console.say(f"{name} disconnected by Server")
+            self.abort()
+        else:
+            self._timer = self._shared.loop.call_at(keep_alive.deadline, self._check_alive)
+        turn.begin()

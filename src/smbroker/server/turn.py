@@ -1,0 +1,223 @@
+"""The turn: the one place that sees commands, messages, log and replies together.
+
+    reads ─► decode ─► inbound columns ─► settle: deliver, acknowledge ─► flush: one write per outbox
+
+Everything that one pass of the event loop reads belongs to one turn. Publishes collect as columns;
+a command that changes who is subscribed first settles what came before it, so that order holds
+across clients. The turn ends with one flush of every outbox that got something.
+"""
+
+import time
+from asyncio import AbstractEventLoop
+from collections import Counter
+from collections.abc import Callable
+
+from smbroker.core.delivery import Delivery
+from smbroker.core.router import Router
+from smbroker.core.sessions import Limits, Session, Sessions
+from smbroker.dialects import padded, pipe, semicolon, soh, typed
+from smbroker.model.commands import (
+    Alive,
+    Answer,
+    Command,
+    Identify,
+    Leave,
+    Publish,
+    Reject,
+    Subscribe,
+    Unsubscribe,
+)
+from smbroker.model.errors import Refused, SmbError
+from smbroker.model.message import Columns, Dialect
+from smbroker.model.stats import Stats
+from smbroker.server.client import Client
+from smbroker.server.config import Config
+from smbroker.server.console import Console, printable
+
+FRAMERS = {
+    Dialect.SOH: soh.framer,
+    Dialect.PIPE: pipe.framer,
+    Dialect.SEMICOLON: semicolon.framer,
+    Dialect.PADDED: padded.framer,
+    Dialect.TYPED: typed.framer,
+}
+MAX_TURN = 4 << 20  # bytes of payload after which a turn settles early: memory stays bounded
+CONSOLE_RETRY = 0.1  # seconds until a console that would have blocked is tried again
+
+
+class Turn:
+    def __init__(self, loop: AbstractEventLoop, config: Config, console: Console) -> None:
+        self.loop = loop
+        self._config = config
+        self._max_payload = config.max_payload
+        self.console = console
+        self.stats = Stats()
+        router: Router[Session] = Router()
+        self.delivery = Delivery(router, FRAMERS, self.stats)
+        self.sessions = Sessions(router, _limits(config), self.delivery.changed)
+        self.inbound = Columns()
+        self._acks: list[tuple[Client, bytes]] = []
+        self._bytes = 0
+        self._scheduled = False
+        self.drop_semicolon = False  # SIGUSR1: the next semicolon subscribe first drops the others
+
+    def begin(self) -> None:
+        """Something was read: the turn will end when this pass of the loop has read everything."""
+        if not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self.end)
+
+    def handle(self, client: Client, command: Command) -> None:
+        if isinstance(command, tuple):
+            self.publish(client, command)
+        else:
+            HANDLERS[type(command)](self, client, command)
+
+    def publish(self, client: Client, message: Publish) -> None:
+        topic, payload, kind, ack = message
+        if len(payload) > self._max_payload:
+            most = self._max_payload
+            raise Refused("payload_too_long", f"payload of {len(payload)} bytes, at most {most} (max_payload)")
+        inbound = self.inbound
+        inbound.topics.append(topic)
+        inbound.payloads.append(payload)
+        inbound.kinds.append(kind)
+        inbound.origins.append(client.origin)
+        if ack:
+            self._acks.append((client, ack))
+        self._bytes += len(payload)
+        if self._bytes > MAX_TURN:
+            self.end()
+
+    def reject(self, client: Client, error: SmbError) -> None:
+        """A request that is malformed or refused: warn, count, and say so where the dialect can."""
+        self.stats.dropped[error.code] += 1
+        dialect, source = client.origin.dialect, client.origin.source
+        self.console.warn(f"{dialect} {error.code}", f"{dialect} {source}: {error.text}")
+        reply = client.refusal(error.text)
+        if reply:
+            self.delivery.put(client, reply)
+
+    def left(self, client: Client) -> None:
+        """The client's connection has ended."""
+        session, client.session = client.session, None
+        if session is None:
+            return
+        self.settle()
+        if session.dialect is Dialect.TYPED:
+            self.sessions.attach(session, None)
+            self.console.say(f"Client {printable(session.name.encode())} disconnected.")
+        else:
+            self.sessions.forget(session)
+        self.begin()
+
+    def settle(self) -> None:
+        """Delivers and acknowledges what came in so far."""
+        columns = self.inbound
+        if not columns.topics:
+            return
+        self.inbound = Columns()
+        self._bytes = 0
+        columns.received = time.time_ns() // 1000
+        for origin, messages in Counter(columns.origins).items():
+            self.stats.received[origin.dialect] += messages
+        self.delivery.deliver(columns)
+        acks, self._acks = self._acks, []
+        for client, ack in acks:
+            self.delivery.put(client, ack)
+
+    def end(self) -> None:
+        self._scheduled = False
+        self.settle()
+        dirty, self.delivery.dirty = self.delivery.dirty, []
+        for outbox in dirty:
+            outbox.flush()
+        if self.console.write():
+            self.loop.call_later(CONSOLE_RETRY, self.begin)
+
+    def _subscribe(self, client: Client, command: Subscribe) -> None:
+        self.settle()
+        is_semicolon = client.origin.dialect is Dialect.SEMICOLON
+        if is_semicolon and self.drop_semicolon:
+            self.drop_semicolon = False
+            self.sessions.forget_dialect(Dialect.SEMICOLON)
+        session = client.session
+        if session is None:
+            session = client.new_session()
+            session.outbox = client
+        new = self.sessions.subscribe(session, command.filter, command.keep)
+        client.session = session
+        if command.reply:
+            self.delivery.put(client, command.reply)
+        if new and is_semicolon:
+            self._tell_semicolon()
+
+    def _unsubscribe(self, client: Client, command: Unsubscribe) -> None:
+        if client.session is None:
+            return
+        self.settle()
+        if command.filter is None:
+            gone = self.sessions.forget(client.session) > 0
+        else:
+            gone = self.sessions.unsubscribe(client.session, command.filter)
+        if gone and client.origin.dialect is Dialect.SEMICOLON:
+            self._tell_semicolon()
+
+    def forget(self, session: Session) -> None:
+        """Ends a session that cannot be heard leaving."""
+        self.settle()
+        if self.sessions.forget(session) and session.dialect is Dialect.SEMICOLON:
+            self._tell_semicolon()
+
+    def _tell_semicolon(self) -> None:
+        if not self._config.quiet:
+            count = self.sessions.by_dialect[Dialect.SEMICOLON]
+            self.console.note(f"Current Subscribers: {count}/{self._config.semicolon.max_subscribers}")
+
+    def _identify(self, client: Client, command: Identify) -> None:
+        session = self.sessions.typed(command.client, self._config.typed.max_sessions)
+        name = printable(command.client.encode())
+        if session.outbox is not None:
+            self.console.say(f"Client {name} already connected.")
+            client.close()
+            return
+        self.settle()
+        client.session = session
+        self.sessions.attach(session, client)
+        self.console.say(f"New client {name} connected from {client.origin.source}.")
+
+    def _answer(self, client: Client, command: Answer) -> None:
+        if command.reply:
+            self.delivery.put(client, command.reply)
+
+    def _leave(self, client: Client, _command: Leave) -> None:
+        self.settle()
+        if client.session is not None:
+            self.sessions.forget(client.session)
+        client.close()
+
+    def _reject(self, _client: Client, command: Reject) -> None:
+        raise Refused(command.code, command.text)
+
+    def _alive(self, _client: Client, _command: Alive) -> None:
+        """The connection itself keeps the time."""
+
+
+HANDLERS: dict[type, Callable[..., None]] = {
+    Subscribe: Turn._subscribe,
+    Unsubscribe: Turn._unsubscribe,
+    Identify: Turn._identify,
+    Answer: Turn._answer,
+    Alive: Turn._alive,
+    Leave: Turn._leave,
+    Reject: Turn._reject,
+}
+
+
+def _limits(config: Config) -> Limits:
+    return Limits(
+        udp_subscriptions=config.udp.max_subscriptions,
+        udp_subscriptions_per_address=config.udp.max_subscriptions_per_address,
+        session_subscriptions=config.tcp.max_subscriptions,
+        semicolon_subscribers=config.semicolon.max_subscribers,
+    )

@@ -1,0 +1,219 @@
+"""A UDP listener: datagrams in, by first bytes to their dialect; frames out through the same socket.
+
+Peers cannot be heard leaving. A peer whose datagrams come back five times in a row without a word
+from it is forgotten, and so is one whose lease has run out; any datagram from it renews the lease.
+"""
+
+import select
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from ipaddress import ip_address
+from itertools import chain
+
+from smbroker.core.sessions import Session
+from smbroker.dialects import pipe
+from smbroker.model.commands import Command
+from smbroker.model.errors import ProtocolError, Refused
+from smbroker.model.message import Dialect, Origin
+from smbroker.server.client import Client
+from smbroker.server.config import Config, UdpConfig
+from smbroker.server.console import printable
+from smbroker.server.datagrams import Address, RawAddress, Sender, receiver, unreachable
+from smbroker.server.turn import Turn
+
+MAX_PEERS = 20_000  # publishers that are remembered; subscribers come on top, limited as subscriptions
+MAX_BLOCKED = 4 << 20  # bytes that wait for one peer while the socket is full
+LEASE_ELSEWHERE = 24 * 3600.0  # seconds, for peers that are not on loopback
+FIRST_BYTES = {b"\x01": Dialect.SOH, b"s": Dialect.SEMICOLON, b"p": Dialect.SEMICOLON, b"u": Dialect.SEMICOLON}
+
+Decode = Callable[[bytes], Command]
+
+
+class Peer(Client):
+    """One address in one dialect."""
+
+    __slots__ = ("address", "failed", "failures", "heard", "lease", "listener")
+
+    def __init__(self, listener: "UdpListener", dialect: Dialect, address: Address, lease: float) -> None:
+        super().__init__(Origin(dialect, *address))
+        self.listener = listener
+        self.address = address
+        self.lease = lease  # seconds; 0 none
+        self.heard = 0.0
+        self.failed = 0.0  # when a send last came back
+        self.failures = 0  # sends that came back since the peer was last heard
+
+    @property
+    def subscribed(self) -> bool:
+        return self.session is not None and bool(self.session.subscriptions)
+
+    def new_session(self) -> Session:
+        return Session(self.origin.dialect, self.origin.source, self.address[0], udp=True)
+
+    def refusal(self, text: str) -> bytes:
+        return pipe.refusal(text) if self.origin.dialect is Dialect.PIPE else b""
+
+    def flush(self) -> None:
+        frames, self.frames = self.frames, []
+        self.listener.send(self, frames)
+
+
+class _Lane:
+    """One dialect of the socket."""
+
+    __slots__ = ("decode", "dialect", "echo", "peers", "room")
+
+    def __init__(self, dialect: Dialect, decode: Decode, quiet: bool) -> None:
+        self.dialect = dialect
+        self.decode = decode
+        self.echo = dialect is Dialect.SEMICOLON and not quiet
+        self.peers: dict[RawAddress, Peer] = {}
+        self.room = MAX_PEERS
+
+
+class UdpListener:
+    def __init__(self, turn: Turn, config: Config, sock: socket.socket, decoders: Mapping[Dialect, Decode]) -> None:
+        self._loop = loop = turn.loop
+        self._turn = turn
+        self._config = config
+        self._sock = sock
+        self._receiver = receiver(sock)
+        self._sender = Sender(sock)
+        self._lanes = {dialect: _Lane(dialect, decode, config.quiet) for dialect, decode in decoders.items()}
+        self._only = next(iter(self._lanes.values())) if len(self._lanes) == 1 else None
+        self._by_first = {} if self._only else {first: self._lanes[dialect] for first, dialect in FIRST_BYTES.items()}
+        self._blocked: list[Peer] = []
+        # uvloop stops watching a socket that reports an error; an epoll between them hides that from it.
+        self._epoll = select.epoll()
+        self._epoll.register(sock, select.EPOLLIN)
+        loop.add_reader(self._epoll.fileno(), self._ready)
+        self._timer = loop.call_later(_lease_check(config.udp), self._end_leases)
+
+    def close(self) -> None:
+        self._timer.cancel()
+        self._loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+        self._sock.close()
+
+    def _ready(self) -> None:
+        datagrams, addresses = self._receiver.receive()
+        if datagrams:
+            self._turn.begin()
+            self._take(datagrams, addresses)
+        if not datagrams or self._sender.told or self._receiver.told:
+            self._note_unreachable()
+        if self._blocked:
+            self._retry()
+
+    def _take(self, datagrams: list[bytes], addresses: Sequence[RawAddress]) -> None:
+        turn, by_first, now = self._turn, self._by_first, self._loop.time()
+        handle = turn.handle
+        for datagram, address in zip(datagrams, addresses, strict=True):
+            lane = by_first.get(datagram[:1]) or self._lane(datagram)
+            if lane is None:
+                self._unknown(datagram, address)
+                continue
+            peer = lane.peers.get(address) or self._new_peer(lane, address)
+            peer.heard = now
+            if lane.echo:
+                turn.console.note(f"{peer.origin.source}:{printable(datagram)}")
+            try:
+                handle(peer, lane.decode(datagram))
+            except (ProtocolError, Refused) as error:
+                turn.reject(peer, error)
+
+    def _lane(self, datagram: bytes) -> _Lane | None:
+        """For a socket of one dialect that one; else what the first byte alone does not tell."""
+        if datagram.startswith((pipe.PUBLISH, pipe.SUBSCRIBE)):
+            return self._only or self._lanes[Dialect.PIPE]
+        if self._only:  # pipe answers every datagram that is its own, and no other
+            return None if self._only.dialect is Dialect.PIPE else self._only
+        return self._lanes[Dialect.SOH] if datagram.startswith(b"S") else None
+
+    def _unknown(self, datagram: bytes, address: RawAddress) -> None:
+        self._turn.stats.dropped["unknown_dialect"] += 1
+        host, port = self._receiver.address(address)
+        text = f"{host}:{port}: no known dialect begins like '{printable(datagram, 40)}'"
+        self._turn.console.warn("unknown_dialect", text)
+
+    def _new_peer(self, lane: _Lane, address: RawAddress) -> Peer:
+        if len(lane.peers) >= lane.room:
+            lane.peers = {key: peer for key, peer in lane.peers.items() if peer.subscribed or peer.frames}
+            lane.room = MAX_PEERS + 2 * len(lane.peers)
+        where = self._receiver.address(address)
+        peer = lane.peers[address] = Peer(self, lane.dialect, where, _lease(self._config.udp, where[0]))
+        return peer
+
+    def send(self, peer: Peer, frames: list[bytes]) -> None:
+        try:
+            sent = self._sender.send(frames, peer.address)
+        except OSError as error:
+            self._turn.stats.dropped["send_failed"] += len(frames)
+            self._turn.console.warn("send_failed", f"cannot send to {peer.origin.source}: {error.strerror}")
+            return
+        if sent < len(frames):
+            self._block(peer, frames[sent:])
+
+    def _block(self, peer: Peer, frames: list[bytes]) -> None:
+        """The socket is full: keep the frames in the outbox until it takes more, up to a bound."""
+        kept = frames + peer.frames
+        if sum(map(len, kept)) > MAX_BLOCKED:
+            self._turn.stats.dropped["outbox_full"] += len(kept)
+            kept = []
+        peer.frames = kept
+        if kept:
+            self._blocked.append(peer)
+            self._epoll.modify(self._sock, select.EPOLLIN | select.EPOLLOUT)
+
+    def _retry(self) -> None:
+        blocked, self._blocked = self._blocked, []
+        for peer in blocked:
+            peer.flush()
+        if not self._blocked:
+            self._epoll.modify(self._sock, select.EPOLLIN)
+
+    def _note_unreachable(self) -> None:
+        self._sender.told = self._receiver.told = False
+        counts: dict[Address, int] = {}
+        for address in unreachable(self._sock):
+            counts[address] = counts.get(address, 0) + 1
+        if not counts:
+            return
+        now = self._loop.time()
+        for lane in self._lanes.values():
+            for peer in [peer for peer in lane.peers.values() if peer.address in counts and peer.subscribed]:
+                self._came_back(peer, counts[peer.address], now)
+        self._turn.begin()
+
+    def _came_back(self, peer: Peer, times: int, now: float) -> None:
+        if peer.heard > peer.failed:
+            peer.failures = 0
+        peer.failed = now
+        peer.failures += times
+        if peer.failures >= self._config.udp.unreachable_limit:
+            self._forget(peer, "gone_peer", "does not listen any more")
+
+    def _end_leases(self) -> None:
+        now = self._loop.time()
+        for peer in list(chain.from_iterable(lane.peers.values() for lane in self._lanes.values())):
+            if peer.lease and peer.subscribed and now - peer.heard > peer.lease:
+                self._forget(peer, "lease_ended", f"was not heard for {peer.lease:g} seconds")
+        self._timer = self._loop.call_later(_lease_check(self._config.udp), self._end_leases)
+
+    def _forget(self, peer: Peer, code: str, why: str) -> None:
+        assert peer.session is not None
+        self._turn.console.warn(code, f"{peer.origin.dialect} {peer.origin.source} {why}: its subscriptions are ended")
+        self._turn.forget(peer.session)
+        self._turn.stats.ended[code] += 1
+        self._turn.begin()
+
+
+def _lease(config: UdpConfig, host: str) -> float:
+    if config.lease != "auto":
+        return config.lease
+    return 0.0 if ip_address(host.partition("%")[0]).is_loopback else LEASE_ELSEWHERE
+
+
+def _lease_check(config: UdpConfig) -> float:
+    """Seconds between looks at the leases: often enough that they end in time."""
+    return 60.0 if config.lease == "auto" else min(60.0, max(0.25, config.lease / 4))
