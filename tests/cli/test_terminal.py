@@ -3,6 +3,7 @@
 import os
 import select
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,18 @@ def test_a_warning_is_yellow_on_a_terminal(udp: UdpBroker) -> None:
     said = said_on_a_terminal("-p", udp.port, "a/#", "m")
     assert said.startswith(YELLOW + b"TOPIC 'a/#'")
     assert said.endswith(PLAIN + b"\n")
+
+
+def test_output_that_cannot_be_written_is_an_error(udp: UdpBroker) -> None:
+    with Path("/dev/full").open("wb") as full:
+        words = command("smbsubscribe", "-p", udp.port, "a")
+        with subprocess.Popen(words, stdout=full, stderr=subprocess.PIPE) as process:
+            assert udp.hear() == b"sa"
+            udp.say(b"a;x")
+            assert udp.hear() == b"u"
+            assert process.wait(PATIENCE) == 1
+            assert process.stderr
+            assert process.stderr.read().startswith(b"cannot write to standard output: No space left")
 
 
 def test_elsewhere_both_are_plain(udp: UdpBroker) -> None:

@@ -9,7 +9,6 @@ from core.test_router import FILTERS, TOPICS
 from smbroker.core import delivery
 from smbroker.core.delivery import Delivery
 from smbroker.core.outbox import Outbox
-from smbroker.core.router import Router
 from smbroker.core.sessions import Limits, Session, Sessions
 from smbroker.model.errors import Unfit
 from smbroker.model.filter import Filter, exact, matches
@@ -28,10 +27,9 @@ class House:
     """Router, sessions and delivery, without sockets."""
 
     def __init__(self) -> None:
-        router: Router[Session] = Router()
         self.stats = Stats()
-        self.delivery = Delivery(router, {Dialect.SEMICOLON: framer, Dialect.PIPE: framer}, self.stats)
-        self.sessions = Sessions(router, Limits(semicolon_subscribers=10_000), self.delivery.changed)
+        self.delivery = Delivery({Dialect.SEMICOLON: framer, Dialect.PIPE: framer}, self.stats)
+        self.sessions = Sessions(self.delivery, None, Limits(semicolon_subscribers=10_000))
 
     def session(self, dialect: Dialect = Dialect.SEMICOLON) -> Session:
         session = Session(dialect, "name")

@@ -1,16 +1,16 @@
 import pytest
 
+from smbroker.core.delivery import Delivery
 from smbroker.core.outbox import Outbox
-from smbroker.core.router import Router
 from smbroker.core.sessions import Limits, Session, Sessions
 from smbroker.model.errors import Refused
 from smbroker.model.filter import REST, Filter, exact
 from smbroker.model.message import Dialect
+from smbroker.model.stats import Stats
 
 
 def sessions(**limits: int) -> Sessions:
-    router: Router[Session] = Router()
-    return Sessions(router, Limits(**limits), lambda _: None)
+    return Sessions(Delivery({}, Stats()), None, Limits(**limits))
 
 
 def peer(host: str, dialect: Dialect = Dialect.SOH) -> Session:
@@ -60,13 +60,13 @@ def test_semicolon_counts_pairs_of_address_and_topic() -> None:
     assert made.subscribe(peer("h"), exact(b"c")), "other dialects have limits of their own"
 
 
-def test_forgetting_a_dialect_leaves_the_others_alone() -> None:
+def test_forgetting_semicolon_leaves_the_others_alone() -> None:
     made = sessions()
     semicolon, soh = peer("h", Dialect.SEMICOLON), peer("h")
     for session in (semicolon, soh):
         made.subscribe(session, exact(b"a"))
         made.subscribe(session, (b"a", REST))
-    made.forget_dialect(Dialect.SEMICOLON)
+    assert made.forget_semicolon() == [semicolon]
     assert not semicolon.subscriptions
     assert len(soh.subscriptions) == 2
 

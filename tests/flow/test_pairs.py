@@ -40,6 +40,8 @@ class Subscriber:
                 assert self.client.receive() == b"A" + topic
             if dialect == "pipe":
                 assert self.client.receive() == b"Hello Subscriber!"
+            if dialect == "semicolon":  # no acknowledgement, but the console shows it once it is done
+                broker.err.wait(f"127.0.0.1:{self.client.address[1]}:s")
         elif dialect == "padded":
             self.client = broker.tcp("padded")
             self.client.send(padded(b"Subscribe", topic))

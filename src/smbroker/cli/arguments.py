@@ -90,7 +90,7 @@ def whole_number(text: str, lowest: int, highest: int) -> int:
 
 def shown(word: str) -> str:
     """A word of the command line as an error repeats it."""
-    return repr(word if len(word) <= SHOWN else word[: SHOWN - 1] + "…")
+    return repr(word if len(word) <= SHOWN else word[: SHOWN - 3] + "...")
 
 
 def _is_number(word: str) -> bool:

@@ -19,7 +19,11 @@ from smbroker.client.address import Address
 from smbroker.model.errors import SmbError, UsageError
 from smbroker.model.message import Dialect, Kind
 
-CALLS = ("smbpublish [--dialect D] [-h HOST] [-p PORT] TOPIC [MESSAGE]", "smbpublish BROKER TOPIC MESSAGE")
+CALLS = (
+    "smbpublish [--dialect D] [-h HOST] [-p PORT] TOPIC [MESSAGE]",
+    "smbpublish BROKER TOPIC MESSAGE",
+    "smbpublish --dialect typed [--type T] TOPIC [MESSAGE]",
+)
 DESCRIPTION = """\
 Publishes a message.
 
@@ -69,6 +73,8 @@ def main() -> int:
         terminal.fail(error.text, BAD_ARGUMENTS)
     except SmbError as error:
         terminal.fail(error.text)
+    except BrokenPipeError:  # it is published; nobody wants to read the answer
+        return 0
     except Stopped:
         return INTERRUPTED
     return 0
@@ -115,6 +121,7 @@ def _kind(name: str | None, dialect: Dialect, problems: Problems) -> Kind:
 
 
 def _wire(dialect: Dialect, kind: Kind) -> Wire:
+    """Imports the one dialect that is used."""
     if dialect is Dialect.SOH:
         from smbroker.client import soh
 
@@ -130,10 +137,7 @@ def _wire(dialect: Dialect, kind: Kind) -> Wire:
     if dialect is Dialect.TYPED:
         from smbroker.client import typed
 
-        return Wire(
-            partial(typed.encode_publish, kind=kind),
-            partial(typed.publish, kind=kind),
-        )
+        return Wire(partial(typed.encode_publish, kind=kind), partial(typed.publish, kind=kind))
     from smbroker.client import semicolon
 
     return Wire(semicolon.encode_publish, semicolon.publish)

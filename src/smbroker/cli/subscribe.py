@@ -19,9 +19,9 @@ from smbroker.model.errors import SmbError, UsageError
 from smbroker.model.message import Dialect
 
 CALLS = (
-    "smbsubscribe [--dialect D] [-h HOST] [-p PORT] TOPIC…",
+    "smbsubscribe [--dialect D] [-h HOST] [-p PORT] TOPIC...",
     "smbsubscribe BROKER TOPIC",
-    "smbsubscribe --dialect typed --id ID [TOPIC…]",
+    "smbsubscribe --dialect typed --id ID [TOPIC...]",
 )
 DESCRIPTION = """\
 Subscribes and prints the messages on standard output; everything else that it has to say goes to

@@ -1,4 +1,7 @@
-"""Which broker, in which dialect: the options that `smbpublish` and `smbsubscribe` share."""
+"""Which broker, in which dialect: the options that `smbpublish` and `smbsubscribe` share.
+
+The host is given with -h or, in the pipe dialect's own form of call, as the first word.
+"""
 
 from argparse import Namespace
 
@@ -35,9 +38,9 @@ def dialect_named(name: str) -> Dialect:
 
 def broker_address(options: Namespace, broker: str | None, dialect: Dialect, problems: Problems) -> Address:
     """Where the broker is; `broker` is the host as a word of its own, if it was given that way."""
-    option, host = (
-        ("BROKER", broker) if broker is not None else ("-h", options.host if options.host is not None else HOST)
-    )
+    option, host = ("-h", options.host) if broker is None else ("BROKER", broker)
+    if host is None:
+        host = HOST
     if broker is not None and options.host is not None:
         problems.texts.append(f"-h {shown(options.host)}: the host is given twice; leave out -h or BROKER")
     if not host:

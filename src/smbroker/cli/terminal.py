@@ -12,6 +12,8 @@ import stat
 import sys
 from typing import NoReturn
 
+from smbroker.model.errors import SmbError
+
 RED = 31
 YELLOW = 33
 
@@ -53,10 +55,15 @@ def text_of(raw: bytes) -> str:
 
 
 def write(data: bytes) -> None:
-    """To standard output, at once and whole."""
+    """To standard output, at once and whole; BrokenPipeError if nobody reads it any more."""
     rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(STDOUT, rest) :]
+    try:
+        while rest:
+            rest = rest[os.write(STDOUT, rest) :]
+    except BrokenPipeError:
+        raise
+    except OSError as failure:
+        raise SmbError("output", f"cannot write to standard output: {failure.strerror}") from failure
 
 
 def message_on_stdin() -> bytes:

@@ -10,6 +10,8 @@ from typing import Any
 
 from smbroker.client.errors import ClientError
 
+SOON = 0.001  # seconds; a timeout of 0 would mean something else to the socket
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -24,7 +26,7 @@ class Address:
         for family, place in self._places(kind):
             made = socket.socket(family, kind)
             try:
-                made.settimeout(timeout)
+                made.settimeout(None if timeout is None else max(timeout, SOON))
                 made.connect(place)
                 return made
             except OSError as error:

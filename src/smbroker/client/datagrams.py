@@ -7,10 +7,10 @@ surfaces at the next call, whatever that is.
 import os
 import socket
 
-from smbroker.client.address import Address
+from smbroker.client.address import SOON, Address
 
 MAX_DATAGRAM = 65_535  # more than UDP carries, so that nothing is cut
-SOON = 0.001  # seconds; a timeout of 0 would mean something else to the socket
+RECEIVE_BUFFER = 4_194_304  # bytes, or what the system allows: a burst that does not fit is lost
 BATCH = 128  # datagrams; what is handed on at once
 
 
@@ -18,6 +18,7 @@ class Datagrams:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._socket = address.connected(socket.SOCK_DGRAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
 
     def send(self, datagram: bytes) -> None:
         try:

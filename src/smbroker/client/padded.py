@@ -127,5 +127,6 @@ class _Replies:
 def _failure(ack: str, consequence: str, timeout: float, error: SmbError) -> ClientError:
     late = error.code == "no_answer"
     return ClientError(
-        error.code, f"no {ack} within {timeout:g} s; {consequence}" if late else f"{error.text}; {consequence}"
+        error.code,
+        f"no {ack} within {round(timeout, 2):g} s; {consequence}" if late else f"{error.text}; {consequence}",
     )

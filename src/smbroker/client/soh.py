@@ -4,7 +4,7 @@
            │
            ├ ACK of what we asked for          that subscription stands
            ├ message that a subscription fits  stands in for its ACK, which may have been lost
-           └ anything else                     we are talking to the wrong one: mismatch
+           └ anything else                     we are talking to the wrong one: it fails
 
 Once all stand, messages just come. The wire knows no unsubscribe.
 """
@@ -99,6 +99,8 @@ class Subscriber:
         try:
             reply = decode_reply(datagram)
         except ProtocolError as error:
+            if self._pending:
+                raise ClientError("mismatch", f"{error.text}; subscribing failed") from error
             return [Note(f"ignored what the broker sent: {error.text}")]
         fitting = self._fitting(reply)
         if self._pending and not fitting:

@@ -1,4 +1,7 @@
-"""A TCP connection to a broker. One thread may receive while another sends or leaves."""
+"""A TCP connection to a broker.
+
+One thread may receive while another sends or leaves; what is sent is never interleaved.
+"""
 
 import socket
 from threading import Lock
@@ -8,14 +11,13 @@ from smbroker.client.address import Address
 from smbroker.client.errors import ClientError
 
 CHUNK = 262_144  # bytes asked of the socket at a time
-SOON = 0.001  # seconds; a timeout of 0 would mean something else to the socket
 FAREWELL_TIMEOUT = 1.0  # seconds to wait, on leaving, for a broker that does not read
 
 
 class Stream:
     def __init__(self, address: Address, timeout: float) -> None:
         self.address = address
-        self._socket = address.connected(socket.SOCK_STREAM, max(timeout, SOON))
+        self._socket = address.connected(socket.SOCK_STREAM, timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sending = Lock()
 

@@ -6,7 +6,7 @@ It makes no difference where columns come from: a turn's input or the log.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from smbroker.core.outbox import Outbox
 from smbroker.core.router import Router
@@ -40,8 +40,10 @@ class _Route:
 
 
 class Delivery:
-    def __init__(self, router: Router[Session], framers: Mapping[Dialect, FramerOf], stats: Stats) -> None:
-        self._router = router
+    """One feed of messages and those who are subscribed to it."""
+
+    def __init__(self, framers: Mapping[Dialect, FramerOf], stats: Stats) -> None:
+        self._router: Router[Session] = Router()
         self._framers = framers
         self._stats = stats
         self._routes: dict[Topic, _Route] = {}
@@ -53,8 +55,16 @@ class Delivery:
             self.dirty.append(outbox)
         outbox.frames.append(frame)
 
+    def add(self, pattern: Filter, session: Session) -> None:
+        self._router.subscribe(pattern, session)
+        self.changed(pattern)
+
+    def remove(self, pattern: Filter, session: Session) -> None:
+        self._router.unsubscribe(pattern, session)
+        self.changed(pattern)
+
     def changed(self, pattern: Filter) -> None:
-        """The subscribers of this filter have changed."""
+        """The subscribers of this filter, or their outboxes, have changed."""
         topic = exact_topic(pattern)
         if topic is None:
             self._routes.clear()
@@ -63,15 +73,22 @@ class Delivery:
 
     def deliver(self, columns: Columns) -> None:
         """Runs of one topic are framed and delivered together."""
-        if not len(columns):
-            return
-        topics = columns.topics
-        start, current = 0, topics[0]
-        for position, topic in enumerate(topics):
-            if topic != current:
-                self._deliver_run(current, columns, start, position)
-                start, current = position, topic
-        self._deliver_run(current, columns, start, len(topics))
+        for topic, start, end in _runs(columns.topics):
+            self._deliver_run(topic, columns, start, end)
+
+    def framed(self, columns: Columns, dialect: Dialect) -> list[bytes]:
+        """All of the messages for one subscriber of that dialect."""
+        frames: list[bytes] = []
+        for topic, start, end in _runs(columns.topics):
+            unfit: list[str] = []
+            try:
+                frames += self._framers[dialect](topic)(columns, start, end, unfit)
+            except Unfit as error:
+                unfit = [error.code] * (end - start)
+            for reason in unfit:
+                self._stats.undeliverable[dialect, reason] += 1
+        self._stats.delivered[dialect] += len(frames)
+        return frames
 
     def _deliver_run(self, topic: Topic, columns: Columns, start: int, end: int) -> None:
         route = self._routes.get(topic) or self._new_route(topic)
@@ -111,3 +128,15 @@ class Delivery:
                 self._routes.clear()
             self._routes[topic] = route
         return route
+
+
+def _runs(topics: list[Topic]) -> Iterator[tuple[Topic, int, int]]:
+    """Neighbours of equal topic: the topic, the first row and the end."""
+    if not topics:
+        return
+    start, current = 0, topics[0]
+    for position, topic in enumerate(topics):
+        if topic != current:
+            yield current, start, position
+            start, current = position, topic
+    yield current, start, len(topics)

@@ -65,17 +65,6 @@ class Router(Generic[Subscriber]):
                 found.update(node.subscribers)
         return list(found)
 
-    def subscribers(self) -> list[Subscriber]:
-        found: dict[Subscriber, None] = {}
-        for subscribers in self._exact.values():
-            found.update(subscribers)
-        nodes = [self._root]
-        while nodes:
-            node = nodes.pop()
-            found.update(node.subscribers)
-            nodes.extend(node.children.values())
-        return list(found)
-
     def _matching_nodes(self, levels: list[bytes]) -> Iterator[_Node[Subscriber]]:
         """The ends of all wildcard filters that match. A `$` level is only met by its literal."""
         nodes = [self._root]

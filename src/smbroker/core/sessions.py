@@ -2,18 +2,30 @@
 
 A session is one client as the subscriber of messages: a UDP peer, a padded connection, a typed id.
 It has an outbox while the client can be reached; a typed session outlives its connection. All
-subscriptions are made and ended here, so that router, counts and limits agree.
+subscriptions are made and ended here, so that feeds, counts and limits agree.
+
+A subscription hangs on one of two feeds: `live`, what a turn brings, or `kept`, what the log has
+committed, for those who must miss nothing: `padded`, which wants the history before it, and typed
+subscriptions that are kept while the client is away. Without a log everything is live.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from smbroker.core.outbox import Outbox
-from smbroker.core.router import Router
 from smbroker.model.errors import Refused
 from smbroker.model.filter import Filter
 from smbroker.model.message import Dialect
+
+
+class Feed(Protocol):
+    def add(self, pattern: Filter, session: "Session") -> None: ...
+
+    def remove(self, pattern: Filter, session: "Session") -> None: ...
+
+    def changed(self, pattern: Filter) -> None:
+        """The session's outbox came or went."""
 
 
 class Session:
@@ -41,35 +53,41 @@ class Limits:
 
 
 class Sessions:
-    def __init__(self, router: Router[Session], limits: Limits, changed: Callable[[Filter], None]) -> None:
-        self._router = router
+    def __init__(self, live: Feed, kept: Feed | None, limits: Limits) -> None:
+        self._live = live
+        self._kept = kept
         self._limits = limits
-        self._changed = changed  # told of every filter whose subscribers changed
         self.by_dialect: Counter[Dialect] = Counter()  # subscriptions
         self._udp_total = 0
         self._udp_by_host: Counter[str] = Counter()
         self._udp_bytes_by_host: Counter[str] = Counter()
         self._typed: dict[str, Session] = {}
+        self._semicolon: set[Session] = set()
 
     def subscribe(self, session: Session, pattern: Filter, keep: bool = False) -> bool:
         """Whether the subscription is new. Repeating one only updates `keep`."""
         known = session.subscriptions.get(pattern)
+        if known is keep:
+            return False
         if known is None:
             self._check(session, pattern)
             self._count(session, pattern, 1)
-            self._router.subscribe(pattern, session)
+        else:
+            self._feed(session, known).remove(pattern, session)
         session.subscriptions[pattern] = keep
-        if known is not keep:
-            self._changed(pattern)
+        self._feed(session, keep).add(pattern, session)
         return known is None
 
     def unsubscribe(self, session: Session, pattern: Filter) -> bool:
-        if session.subscriptions.pop(pattern, None) is None:
+        keep = session.subscriptions.pop(pattern, None)
+        if keep is None:
             return False
-        self._router.unsubscribe(pattern, session)
+        self._feed(session, keep).remove(pattern, session)
         self._count(session, pattern, -1)
-        self._changed(pattern)
         return True
+
+    def _feed(self, session: Session, keep: bool) -> Feed:
+        return self._kept if self._kept and (keep or session.dialect is Dialect.PADDED) else self._live
 
     def forget(self, session: Session) -> int:
         """Ends all subscriptions of the session; returns how many there were."""
@@ -78,10 +96,12 @@ class Sessions:
             self.unsubscribe(session, pattern)
         return len(patterns)
 
-    def forget_dialect(self, dialect: Dialect) -> None:
-        for session in self._router.subscribers():
-            if session.dialect is dialect:
-                self.forget(session)
+    def forget_semicolon(self) -> list[Session]:
+        """Ends every semicolon subscription; returns whose they were."""
+        sessions = list(self._semicolon)
+        for session in sessions:
+            self.forget(session)
+        return sessions
 
     def typed(self, client: str, most: int) -> Session:
         """The session of a typed id; made when the id is new and there is room for it."""
@@ -95,8 +115,8 @@ class Sessions:
     def attach(self, session: Session, outbox: Outbox | None) -> None:
         """The session's client came (its outbox) or went (None)."""
         session.outbox = outbox
-        for pattern in session.subscriptions:
-            self._changed(pattern)
+        for pattern, keep in session.subscriptions.items():
+            self._feed(session, keep).changed(pattern)
 
     def _drop_an_empty_typed(self) -> bool:
         """Makes room: an id that is away and subscribed to nothing is worth nothing."""
@@ -130,6 +150,8 @@ class Sessions:
 
     def _count(self, session: Session, pattern: Filter, step: int) -> None:
         self.by_dialect[session.dialect] += step
+        if session.dialect is Dialect.SEMICOLON:
+            (self._semicolon.add if session.subscriptions or step > 0 else self._semicolon.discard)(session)
         if session.udp:
             self._udp_total += step
             self._udp_by_host[session.host] += step

@@ -50,7 +50,10 @@ def recover(disk: Disk, directory: Path) -> Recovered:
     reached = max([sealed_end(disk, directory, base) or base for base in sealed], default=0)
     least = max(reached, mark.next if mark else 0)
     if tails:
-        tail, next_ = _recover_tail(disk, directory, tails[-1], mark or Mark(next=reached), said)
+        tail, next_ = _recover_tail(disk, directory, tails[-1], mark or Mark(), said)
+        if tail and next_ < least:  # sealed further than the tail goes: not ours to go on with
+            disk.close(tail.handle)
+            tail = None
         next_ = max(least, next_)
     else:
         tail, next_ = None, least
@@ -95,8 +98,15 @@ def _settle_sealed(disk: Disk, directory: Path, first: int, said: list[str]) -> 
             said.append(f"{path.name}: removed, retention had given it up")
     for base in set(bases(names, INDEX)) - set(bases(disk.names(directory), SEALED)):
         disk.unlink(file_of(directory, base, INDEX))
-    counted = {segment.base for segment in segments_in(disk, directory, {}) if not segment.sealed}
-    for base in sorted(tails - counted):
+    _remove_tails(disk, directory, tails, first, said)
+
+
+def _remove_tails(disk: Disk, directory: Path, tails: set[int], first: int, said: list[str]) -> None:
+    """Those that were sealed, and closed ones from before the first offset."""
+    segments = [segment for segment in segments_in(disk, directory, {}) if not segment.sealed]
+    counted = {segment.base for segment in segments}
+    given_up = {segment.base for segment in segments if segment.end is not None and segment.end <= first}
+    for base in sorted(tails - counted | given_up):
         disk.unlink(file_of(directory, base, TAIL))
         said.append(f"{file_of(directory, base, TAIL).name}: removed, it was sealed already")
 

@@ -47,10 +47,10 @@ def segments_in(disk: Disk, directory: Path, ends: dict[int, int]) -> list[Segme
     found = [(base, True, ends.get(base)) for base in sealed]
     found += [(base, False, None) for base in tails if not _covered(base, sealed, ends)]
     found.sort()
-    following = [base for base, _, _ in found[1:]]
+    following = [*(base for base, _, _ in found[1:]), None]
     return [
         Segment(base, is_sealed, end if end is not None else limit)
-        for (base, is_sealed, end), limit in zip(found, [*following, None], strict=True)
+        for (base, is_sealed, end), limit in zip(found, following, strict=False)
     ]
 
 

@@ -44,6 +44,12 @@ class Origin:
             return ""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    @classmethod
+    def at(cls, dialect: Dialect, source: str, client: str | None = None) -> "Origin":
+        """The origin with this `source`."""
+        host, _, port = source.rpartition(":")
+        return cls(dialect, host.strip("[]"), int(port or 0), client)
+
 
 @dataclass(frozen=True, slots=True)
 class Extra:

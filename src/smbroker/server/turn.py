@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable
 
 from smbroker.core.delivery import Delivery
-from smbroker.core.router import Router
 from smbroker.core.sessions import Limits, Session, Sessions
 from smbroker.dialects import padded, pipe, semicolon, soh, typed
 from smbroker.model.commands import (
@@ -52,9 +51,8 @@ class Turn:
         self._max_payload = config.max_payload
         self.console = console
         self.stats = Stats()
-        router: Router[Session] = Router()
-        self.delivery = Delivery(router, FRAMERS, self.stats)
-        self.sessions = Sessions(router, _limits(config), self.delivery.changed)
+        self.delivery = Delivery(FRAMERS, self.stats)
+        self.sessions = Sessions(self.delivery, None, _limits(config))
         self.inbound = Columns()
         self._acks: list[tuple[Client, bytes]] = []
         self._bytes = 0
@@ -140,7 +138,7 @@ class Turn:
         is_semicolon = client.origin.dialect is Dialect.SEMICOLON
         if is_semicolon and self.drop_semicolon:
             self.drop_semicolon = False
-            self.sessions.forget_dialect(Dialect.SEMICOLON)
+            self.sessions.forget_semicolon()
         session = client.session
         if session is None:
             session = client.new_session()

@@ -1,4 +1,7 @@
-"""pipe on the console: the broker's greeting on standard error, then each datagram as it came."""
+"""pipe on the console: each datagram as it came, on a line.
+
+The broker's greeting is no message and goes to standard error.
+"""
 
 from collections.abc import Sequence
 from contextlib import closing

@@ -1,4 +1,7 @@
-"""semicolon on the console: each datagram as it came; `u` to the broker at the end."""
+"""semicolon on the console: each datagram as it came, on a line.
+
+Nothing tells us that the broker has heard us; at the end we tell it `u`.
+"""
 
 from collections.abc import Sequence
 from contextlib import closing

@@ -1,4 +1,7 @@
-"""soh on the console: `[topic/subtopic] message`; acknowledgements and troubles on standard error."""
+"""soh on the console: `[topic/subtopic] message`.
+
+Acknowledgements and troubles go to standard error. The wire knows no good-bye.
+"""
 
 from collections.abc import Sequence
 from contextlib import closing

@@ -11,10 +11,10 @@ What these accept, the broker accepts.
 
 from dataclasses import dataclass
 
-from smbroker.dialects.typed.content import MAX_CONTENT, NUL, decode_content, encode_content
+from smbroker.dialects.typed.content import NUL, decode_content, encode_content
 from smbroker.dialects.typed.datagram import CONTENT, TOPIC
 from smbroker.dialects.typed.decoder import IDENTITY
-from smbroker.dialects.typed.frames import END, FRAME, HOST, topic_field
+from smbroker.dialects.typed.frames import END, FRAME, HOST, SOURCE, topic_field
 from smbroker.model.errors import ProtocolError, Refused
 from smbroker.model.message import Kind
 from smbroker.model.topic import Topic, checked_topic
@@ -63,11 +63,10 @@ def _topic(topic: Topic) -> bytes:
 def decode_message(frame: bytes) -> Received:
     if len(frame) != FRAME or not frame.endswith(END):
         raise ProtocolError("malformed", f"a message has {FRAME} bytes, the last of them \\r")
-    source = CONTENT + MAX_CONTENT
-    port = source + HOST
-    kind, payload = decode_content(frame[TOPIC], frame[CONTENT:source])
+    port = SOURCE + HOST
+    kind, payload = decode_content(frame[TOPIC], frame[CONTENT:SOURCE])
     try:
-        host = frame[source:port].partition(NUL)[0].decode("ascii")
+        host = frame[SOURCE:port].partition(NUL)[0].decode("ascii")
         topic = checked_topic(frame[:TOPIC].partition(NUL)[0])
     except UnicodeDecodeError as error:
         raise ProtocolError("malformed", "the source is not an address") from error

@@ -15,8 +15,9 @@ from smbroker.model.framing import Framer
 from smbroker.model.message import Columns, Kind, Origin
 from smbroker.model.topic import Topic
 
+SOURCE = TOPIC + 1 + MAX_CONTENT  # where it begins
 HOST = 16
-FRAME = TOPIC + 1 + MAX_CONTENT + HOST + 2 + 1
+FRAME = SOURCE + HOST + 2 + 1
 END = b"\r"
 MAX_SOURCES = 64  # of one topic; so many publishers seldom share one
 
@@ -49,7 +50,7 @@ def framer(topic: Topic) -> Framer:
     def frames(columns: Columns, start: int, end: int, unfit: list[str]) -> list[bytes]:
         rows = list(zip(columns.kinds[start:end], columns.payloads[start:end], columns.origins[start:end], strict=True))
         framed = [
-            string + payload.ljust(MAX_CONTENT, NUL) + sources[origin]
+            (string + payload).ljust(SOURCE, NUL) + sources[origin]
             for kind, payload, origin in rows
             if kind >= _STRING and len(payload) <= MAX_CONTENT and NUL not in payload
         ]
@@ -63,7 +64,8 @@ def framer(topic: Topic) -> Framer:
             except Refused as error:
                 unfit.append(error.code)
             else:
-                framed.append(field + bytes([min(kind, _STRING)]) + content.ljust(MAX_CONTENT, NUL) + sources[origin])
+                head = field + bytes([min(kind, _STRING)]) + content
+                framed.append(head.ljust(SOURCE, NUL) + sources[origin])
         return framed
 
     return frames

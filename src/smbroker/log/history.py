@@ -1,0 +1,136 @@
+"""Long reads of the log, piece by piece, in a process of their own: `python -m smbroker.log.history DIR`.
+
+They would hold up the broker's loop, and a thread would fight it for the interpreter. Requests come on
+standard input, answers leave on standard output, each a length (4 bytes) and a pickle; the two ends are
+one program. A reading that is followed up where it stopped goes on; others begin anew, so that nothing
+is lost when this process is ended and started again.
+"""
+
+import pickle
+import sys
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from smbroker.log.reader import LogReader
+from smbroker.model.errors import LogError
+from smbroker.model.message import Columns, Dialect, Kind, Origin
+from smbroker.model.topic import Topic
+
+PIECE_ROWS = 1_000
+PIECE_BYTES = 512 << 10  # of payload; a piece has at least one message
+MAX_OPEN = 64  # readings that can be gone on with; the one not asked for the longest is dropped
+MAX_ORIGINS = 10_000  # that one reading remembers
+LENGTH = 4
+
+COLUMNS = ("offset", "topic", "payload", "kind", "dialect", "source", "client")
+
+Origins: TypeAlias = dict[tuple[str, str, str | None], Origin]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    reading: int  # requests with the same number go on with one another
+    start: int
+    end: int
+    topics: frozenset[Topic] | None  # None: all
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    reading: int
+    next: int  # where to go on; the request's end when there is no more
+    offsets: list[int]
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    reading: int
+    code: str
+    text: str
+    first: int  # the first offset that there is
+
+
+def write(stream: BinaryIO, thing: Request | Piece | Failed) -> None:
+    stream.write(packet(thing))
+    stream.flush()
+
+
+def packet(thing: Request | Piece | Failed) -> bytes:
+    data = pickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL)
+    return len(data).to_bytes(LENGTH, "big") + data
+
+
+def pieces(reader: LogReader, request: Request) -> Iterator[Piece]:
+    """What is asked for, in pieces; the last one ends where the request ends."""
+    origins: Origins = {}
+    following = request.start
+    for batch in reader.read(request.start, request.end, request.topics, COLUMNS):
+        row = 0
+        while row < len(batch):
+            rows = _rows_of_a_piece(batch, row)
+            offsets, columns = _columns(batch.slice(row, rows), origins)
+            row += rows
+            following = offsets[-1] + 1
+            yield Piece(request.reading, following, offsets, columns)
+    if following < request.end:
+        yield Piece(request.reading, request.end, [], Columns())
+
+
+def _rows_of_a_piece(batch: pa.RecordBatch, row: int) -> int:
+    lengths = pc.binary_length(batch.column("payload").slice(row, PIECE_ROWS)).to_pylist()
+    return min(len(lengths), bisect_left(list(accumulate(lengths)), PIECE_BYTES) + 1)
+
+
+def _columns(batch: pa.RecordBatch, origins: Origins) -> tuple[list[int], Columns]:
+    if len(origins) > MAX_ORIGINS:
+        origins.clear()
+    where = zip(*(batch.column(name).to_pylist() for name in ("dialect", "source", "client")), strict=True)
+    columns = Columns(
+        topics=batch.column("topic").cast(pa.binary()).to_pylist(),
+        payloads=batch.column("payload").to_pylist(),
+        kinds=[Kind[name.upper()] for name in batch.column("kind").to_pylist()],
+        origins=[origins.get(key) or origins.setdefault(key, Origin.at(Dialect(key[0]), *key[1:])) for key in where],
+    )
+    return batch.column("offset").to_pylist(), columns
+
+
+class Readings:
+    """Those that can be gone on with."""
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self._open: dict[int, tuple[Request, Iterator[Piece]]] = {}  # with the request that goes on with it
+
+    def answer(self, request: Request) -> Piece | Failed:
+        expected, reading = self._open.pop(request.reading, (None, None))
+        if reading is None or expected != request:
+            reading = pieces(self._reader, request)
+        try:
+            piece = next(reading, None) or Piece(request.reading, request.end, [], Columns())
+        except LogError as error:
+            return Failed(request.reading, error.code, error.text, self._reader.first_offset)
+        if piece.next < request.end:
+            self._open[request.reading] = replace(request, start=piece.next), reading
+            while len(self._open) > MAX_OPEN:
+                del self._open[next(iter(self._open))]
+        return piece
+
+
+def main() -> None:
+    readings = Readings(LogReader(Path(sys.argv[1])))
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    while len(head := requests.read(LENGTH)) == LENGTH:
+        request = pickle.loads(requests.read(int.from_bytes(head, "big")))
+        write(answers, readings.answer(request))
+
+
+if __name__ == "__main__":
+    main()

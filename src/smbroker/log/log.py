@@ -1,0 +1,279 @@
+"""The broker's log: append, rotate, retain; reading goes through `LogReader`.
+
+    append   write, fdatasync, then publish the mark: in this order, and only then acknowledge
+    failure  of any of these: the tail is given up for good (cut, marked as cut, closed) and the next
+             append begins a new one at the same offset; a file whose sync failed is never trusted again
+    rotate   a new tail is begun; from the moment its name may exist nothing goes into an older one
+
+One process at a time (`lock`). Methods may be called from any thread; one append runs at a time.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from secrets import randbits
+from threading import RLock
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from smbroker.log.arrays import batches_of
+from smbroker.log.disk import Disk, write_all
+from smbroker.log.format import Frame, Note, encode, head
+from smbroker.log.index import read_header
+from smbroker.log.lock import Lock
+from smbroker.log.mark import Mark, MarkFile
+from smbroker.log.reader import LogReader
+from smbroker.log.recover import OpenTail, recover
+from smbroker.log.segments import INDEX, SEALED, TAIL, TEMPORARY, bases, file_of
+from smbroker.log.settings import LogSettings
+from smbroker.log.topics import Topics
+from smbroker.model.errors import LogError
+from smbroker.model.message import Columns
+
+LOCK = "lock"
+
+
+class Sizes(NamedTuple):
+    """What the log takes, for people and gauges."""
+
+    segments: int
+    messages: int
+    bytes: int
+
+
+class Log:
+    def __init__(self, directory: Path, settings: LogSettings, disk: Disk, lock: Lock) -> None:
+        """For `open`."""
+        self.directory = directory
+        self._settings = settings
+        self._disk = disk
+        self._lock = lock
+        self._busy = RLock()
+        found = recover(disk, directory)
+        self.recovered = found.said  # what recovery dropped or repaired, in sentences; empty if all was well
+        self._tail: OpenTail | None = found.tail
+        self._mark = MarkFile(disk, directory, found.mark)
+        self._reader = LogReader(directory, disk)
+        if self._tail is None:
+            self._begin_tail()
+
+    @classmethod
+    def open(cls, directory: Path, settings: LogSettings | None = None, disk: Disk | None = None) -> "Log":
+        """Recovers what is there; begins a log where there is none. Raises LogError (`locked`, `disk`)."""
+        disk = disk or Disk()
+        lock = None
+        try:
+            disk.make_directory(directory)
+            lock = Lock(directory / LOCK)
+            return cls(directory, settings or LogSettings(), disk, lock)
+        except OSError as error:
+            if lock:
+                lock.release()
+            raise _refused(error, "opened") from error
+        except BaseException:
+            if lock:
+                lock.release()
+            raise
+
+    def close(self) -> None:
+        """Everything appended is on disk already; this spares the next start some work."""
+        with self._busy:
+            try:
+                self._mark.sync()
+            except OSError as error:
+                raise _refused(error, "closed") from error
+            finally:
+                if self._tail:
+                    self._disk.close(self._tail.handle)
+                    self._tail = None
+                self._mark.close()
+                self._lock.release()
+
+    @property
+    def next_offset(self) -> int:
+        """The durable mark: the offset that the next message will get."""
+        return self._mark.mark.next
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset that retention has left."""
+        return self._mark.mark.first
+
+    def append(self, turns: Sequence[Columns], notes: Sequence[Note] = ()) -> int:
+        """All of it is on disk, or LogError and none of it is in the log. Returns the first message's offset."""
+        with self._busy:
+            base = self.next_offset
+            if not notes and not any(map(len, turns)):
+                return base
+            try:
+                tail = self._tail or self._begin_tail()
+            except OSError as error:
+                raise _refused(error, "appended to") from error
+            messages, next_, first_ts = _encoded(turns, notes, base, tail.tail)
+            try:
+                length = tail.length
+                for message in messages:
+                    length = write_all(self._disk, tail.handle, message, length)
+                self._disk.sync_data(tail.handle)
+                self._publish(self._mark.mark._replace(next=next_, tail=tail.tail, tail_bytes=length, cut=False))
+            except OSError as error:
+                self._give_up(tail)
+                raise _refused(error, "appended to") from error
+            tail.length = length
+            tail.first_ts = min(tail.first_ts, first_ts) if tail.first_ts else first_ts
+            return base
+
+    def _publish(self, mark: Mark) -> None:
+        self._mark.publish(mark)
+
+    def _give_up(self, tail: OpenTail) -> None:
+        """What failed must not come back: cut it off, and should that fail too the mark tells recovery to."""
+        self._tail = None
+        attempts = (
+            lambda: self._disk.truncate(tail.handle, tail.length),
+            lambda: self._publish(self._mark.mark._replace(tail=tail.tail, tail_bytes=tail.length, cut=True)),
+            self._mark.sync,
+            lambda: self._disk.close(tail.handle),
+        )
+        for attempt in attempts:
+            try:
+                attempt()
+            except OSError:  # the caller raises what came first
+                pass
+
+    def _begin_tail(self) -> OpenTail:
+        """A new tail at the next offset, in place of any that stands there without an acknowledged message."""
+        base, old = self.next_offset, self._tail
+        path = file_of(self.directory, base, TAIL)
+        temporary = path.with_name(path.name + TEMPORARY)
+        tail = OpenTail(self._disk.create(temporary), base, randbits(63) | 1, 0)
+        try:
+            tail.length = write_all(self._disk, tail.handle, head(base, tail.tail), 0)
+            self._disk.sync_data(tail.handle)
+            self._tail = None  # from here on the new name may exist: nothing may go into the old tail
+            self._disk.rename(temporary, path)
+            self._disk.sync_directory(self.directory)
+            self._publish(self._mark.mark._replace(tail=tail.tail, tail_bytes=tail.length, cut=False))
+        except OSError:
+            self._disk.close(tail.handle)
+            try:
+                self._disk.unlink(temporary)
+            except OSError:  # recovery removes it
+                pass
+            raise
+        finally:
+            if old and self._tail is None:
+                self._disk.close(old.handle)
+        self._tail = tail
+        return tail
+
+    def rotate(self) -> None:
+        """Closes the tail, so that it can be sealed, and begins a new one."""
+        with self._busy:
+            if self._tail is None or self.next_offset > self._tail.base:
+                try:
+                    self._begin_tail()
+                except OSError as error:
+                    raise _refused(error, "rotated") from error
+
+    def rotate_if_due(self, now: float) -> bool:
+        """Rotates once the tail has the rows, the bytes or the age (`now`: seconds since 1970) that seal it."""
+        tail, settings = self._tail, self._settings
+        if tail is None or self.next_offset == tail.base:
+            return False
+        aged = settings.seal_age and now - tail.first_ts / 1e6 >= settings.seal_age
+        if self.next_offset - tail.base < settings.seal_rows and tail.length < settings.seal_bytes and not aged:
+            return False
+        self.rotate()
+        return True
+
+    @property
+    def pending_seals(self) -> list[int]:
+        """The closed tails, by first offset, oldest first: each is for `seal.seal_segment`."""
+        segments = self._reader.view().segments
+        return [segment.base for segment in segments if not segment.sealed and segment.end is not None]
+
+    def retain(self, now: float) -> list[int]:
+        """Removes sealed segments, oldest first, that are too old or too much. Returns their first offsets."""
+        with self._busy:
+            removed = self._expired(now)
+            if not removed:
+                return []
+            try:
+                self._publish(self._mark.mark._replace(first=removed[-1].end))
+                self._mark.sync()
+                given_up = range(removed[0].base, removed[-1].end)
+                names = self._disk.names(self.directory)
+                for suffix in (TAIL, SEALED, INDEX):  # tails: leftovers of sealing
+                    for base in bases(names, suffix):
+                        if base in given_up:
+                            self._disk.unlink(file_of(self.directory, base, suffix))
+            except OSError as error:
+                raise _refused(error, "shortened") from error
+            return [segment.base for segment in removed]
+
+    def _expired(self, now: float) -> list["_Range"]:
+        settings = self._settings
+        if not settings.retain_age and not settings.retain_bytes:
+            return []
+        total = self.sizes.bytes if settings.retain_bytes else 0
+        expired: list[_Range] = []
+        for segment in self._reader.view().segments:
+            header = read_header(self._disk, file_of(self.directory, segment.base, INDEX)) if segment.sealed else None
+            if header is None:
+                break
+            aged = settings.retain_age and header.last_ts / 1e6 < now - settings.retain_age
+            if not aged and not (settings.retain_bytes and total > settings.retain_bytes):
+                break
+            total -= header.file_bytes
+            expired.append(_Range(segment.base, header.end))
+        return expired
+
+    @property
+    def sizes(self) -> Sizes:
+        names = [name for name in self._disk.names(self.directory) if name.endswith((TAIL, SEALED, INDEX))]
+        total = 0
+        for name in names:
+            try:
+                total += (self.directory / name).stat().st_size
+            except FileNotFoundError:  # sealed or removed meanwhile
+                pass
+        segments = sum(not name.endswith(INDEX) for name in names)
+        return Sizes(segments, self.next_offset - self.first_offset, total)
+
+    def read(
+        self, start: int, end: int | None = None, topics: Topics | None = None, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """As `LogReader.read`."""
+        return self._reader.read(start, end, topics, columns)
+
+    def offset_at(self, ts: int) -> int:
+        """As `LogReader.offset_at`."""
+        return self._reader.offset_at(ts)
+
+    def notes(self, start: int = 0) -> Iterator[tuple[int, list[Note]]]:
+        """As `LogReader.notes`."""
+        return self._reader.notes(start)
+
+
+class _Range(NamedTuple):
+    base: int
+    end: int
+
+
+def _encoded(
+    turns: Sequence[Columns], notes: Sequence[Note], base: int, tail: int
+) -> tuple[list[bytearray], int, int]:
+    """The messages of one append, the offset after them and the least ts. Notes go with the last one."""
+    batches = list(batches_of(turns, base))
+    messages = []
+    for left, batch in zip(range(len(batches) - 1, -1, -1), batches, strict=True):
+        rows = len(batch.rows)
+        frame = Frame(base, tail, batch.first_ts, batch.last_ts, rows, left)
+        messages.append(encode(batch.rows, frame, () if left else notes))
+        base += rows
+    return messages, base, min((batch.first_ts for batch in batches if len(batch.rows)), default=0)
+
+
+def _refused(error: OSError, verb: str) -> LogError:
+    return LogError("disk", f"the log cannot be {verb}: {error.strerror or error}")

@@ -1,0 +1,198 @@
+"""What is remembered besides the messages: sessions, their subscriptions and cursors, in SQLite.
+
+`state.db` is a checkpoint. Changes are handed over by the broker's loop and never wait there: a thread
+writes all that has gathered as one transaction, the latest word on each thing. When the disk refuses,
+they stay gathered (there is at most one per thing) and are tried again.
+
+    session       (dialect, name, listener)   cursor: the next offset of the log to send; expires, properties: MQTT
+    subscription  (session, filter)           keep: while away; start: no offset before it; options: MQTT
+    ledger        query                       the sink's last batch; applied again from the log after a crash
+"""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from smbroker.model.errors import LogError
+from smbroker.model.filter import ANY, REST, Filter, FilterLevel
+
+VERSION = 1
+RETRY = 1.0  # seconds until a write that failed is tried again
+SCHEMA = """
+CREATE TABLE sessions (
+    dialect TEXT NOT NULL, name TEXT NOT NULL, listener TEXT NOT NULL,
+    cursor INTEGER, expires INTEGER, properties TEXT,
+    PRIMARY KEY (dialect, name, listener)
+) WITHOUT ROWID;
+CREATE TABLE subscriptions (
+    dialect TEXT NOT NULL, name TEXT NOT NULL, listener TEXT NOT NULL, filter BLOB NOT NULL,
+    keep INTEGER NOT NULL, start INTEGER NOT NULL, options TEXT,
+    PRIMARY KEY (dialect, name, listener, filter)
+) WITHOUT ROWID;
+CREATE TABLE ledger (query TEXT PRIMARY KEY, batch INTEGER NOT NULL, next_offset INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+"""
+SESSION = "dialect = ? AND name = ? AND listener = ?"
+
+SessionKey: TypeAlias = tuple[str, str, str]
+"""Dialect, name (a client's id, or a peer's address), and the listener that a peer belongs to (else empty)."""
+
+
+@dataclass(slots=True)
+class SavedSession:
+    key: SessionKey
+    cursor: int | None
+    subscriptions: dict[Filter, tuple[bool, int]] = field(default_factory=dict)  # keep, start
+
+
+class State:
+    def __init__(self, path: Path, on_trouble: Callable[[str], None] = lambda _: None) -> None:
+        self._path = path
+        self._on_trouble = on_trouble  # called in the writing thread, once per run of failures; "" when it is over
+        self._waiting: dict[tuple[Any, ...], list[tuple[str, tuple[Any, ...]]]] = {}
+        self._changed = threading.Condition()
+        self._writing = False
+        self._closing = False
+        self._prepare()
+        self._thread = threading.Thread(target=self._run, name="smb-state", daemon=True)
+        self._thread.start()
+
+    # --- reading, at the start ---
+
+    def load(self) -> list[SavedSession]:
+        with _connected(self._path) as database:
+            sessions = {
+                (dialect, name, listener): SavedSession((dialect, name, listener), cursor)
+                for dialect, name, listener, cursor in database.execute(
+                    "SELECT dialect, name, listener, cursor FROM sessions"
+                )
+            }
+            for dialect, name, listener, packed, keep, start in database.execute(
+                "SELECT dialect, name, listener, filter, keep, start FROM subscriptions"
+            ):
+                session = sessions.get((dialect, name, listener))
+                if session:
+                    session.subscriptions[unpacked(packed)] = bool(keep), start
+        return list(sessions.values())
+
+    # --- changes: they return at once ---
+
+    def save_session(self, key: SessionKey, cursor: int | None) -> None:
+        sql = (
+            "INSERT INTO sessions (dialect, name, listener, cursor) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT DO UPDATE SET cursor = excluded.cursor"
+        )
+        self._put(("session", key), [(sql, (*key, cursor))])
+
+    def drop_session(self, key: SessionKey) -> None:
+        deletions = [(f"DELETE FROM {table} WHERE {SESSION}", key) for table in ("subscriptions", "sessions")]
+        self._put(("drop", key), list(deletions))
+
+    def save_subscription(self, key: SessionKey, pattern: Filter, keep: bool, start: int) -> None:
+        sql = (
+            "INSERT INTO subscriptions (dialect, name, listener, filter, keep, start) VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT DO UPDATE SET keep = excluded.keep, start = excluded.start"
+        )
+        self._put(("subscription", key, pattern), [(sql, (*key, packed(pattern), keep, start))])
+
+    def drop_subscription(self, key: SessionKey, pattern: Filter) -> None:
+        sql = f"DELETE FROM subscriptions WHERE {SESSION} AND filter = ?"
+        self._put(("subscription", key, pattern), [(sql, (*key, packed(pattern)))])
+
+    def save_cursors(self, cursors: Iterable[tuple[SessionKey, int]]) -> None:
+        sql = f"UPDATE sessions SET cursor = ? WHERE {SESSION}"
+        for key, cursor in cursors:
+            self._put(("cursor", key), [(sql, (cursor, *key))])
+
+    def flush(self, limit: float | None = None) -> bool:
+        """Waits until everything so far is on disk; whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting and not self._writing, limit)
+
+    def close(self, limit: float = 5.0) -> None:
+        """Writes what waits, unless the disk refuses for too long."""
+        self.flush(limit)
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(limit)
+
+    # --- the writing thread ---
+
+    def _put(self, thing: tuple[Any, ...], statements: list[tuple[str, tuple[Any, ...]]]) -> None:
+        with self._changed:
+            self._waiting.pop(thing, None)  # the latest word goes last: a drop must not undo what follows it
+            self._waiting[thing] = statements
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        trouble = ""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closing)
+                if self._closing:
+                    return
+                batch, self._waiting = self._waiting, {}
+                self._writing = True
+            before, trouble = trouble, self._write(batch)
+            with self._changed:
+                if trouble:
+                    newer = self._waiting
+                    self._waiting = {thing: said for thing, said in batch.items() if thing not in newer} | newer
+                self._writing = False
+                self._changed.notify_all()
+                if bool(trouble) != bool(before):
+                    self._on_trouble(trouble)
+                if trouble:
+                    self._changed.wait_for(lambda: self._closing, RETRY)
+
+    def _write(self, batch: dict[tuple[Any, ...], list[tuple[str, tuple[Any, ...]]]]) -> str:
+        """Empty, or why it could not be written."""
+        try:
+            with _connected(self._path) as database, database:
+                for statements in batch.values():
+                    for sql, values in statements:
+                        database.execute(sql, values)
+        except sqlite3.Error as error:
+            return f"{self._path}: {error}"
+        return ""
+
+    def _prepare(self) -> None:
+        try:
+            with _connected(self._path) as database, database:
+                version = database.execute("PRAGMA user_version").fetchone()[0]
+                if version == 0:
+                    database.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+                elif version != VERSION:
+                    raise LogError("state_version", f"{self._path} has version {version}, this broker knows {VERSION}")
+        except sqlite3.Error as error:
+            raise LogError("state", f"{self._path}: {error}; move it away to start without sessions") from error
+
+
+class _connected:  # noqa: N801
+    """A connection for one use; sqlite3's own context manager does not close it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> sqlite3.Connection:
+        self._database = sqlite3.connect(self._path, timeout=5.0)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = FULL")
+        return self._database
+
+    def __exit__(self, *_error: object) -> None:
+        self._database.close()
+
+
+def packed(pattern: Filter) -> bytes:
+    """A filter as bytes: levels separated by `/`, wildcards marked by NUL, which no literal holds."""
+    return b"/".join(level if isinstance(level, bytes) else b"\0" + level.value.encode() for level in pattern)
+
+
+def unpacked(data: bytes) -> Filter:
+    marks: dict[bytes, FilterLevel] = {b"\0" + mark.value.encode(): mark for mark in (ANY, REST)}
+    return tuple(marks.get(level, level) for level in data.split(b"/"))

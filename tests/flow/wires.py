@@ -1,0 +1,142 @@
+"""The bytes of padded and typed as their existing clients make them, and small clients made of those.
+
+Written out here a second time, without the package's own codecs, so that the two are held against
+each other.
+"""
+
+import contextlib
+import os
+import socket
+import struct
+import time
+from itertools import count
+from pathlib import Path
+
+from flow.house import LIMIT, Broker, Tcp, Udp, wait_for
+
+FRAME = 1_570
+MARK = b"mark/"
+_marks = count()
+
+SUBACK, PUBACK, PING, PONG, DISCONNECT = (
+    word.ljust(64) for word in (b"SubAck", b"PubAck", b"Ping", b"Pong", b"Disconnect")
+)
+
+
+def config(folder: Path, text: str) -> tuple[str, str]:
+    """The option that gives a broker these settings."""
+    file = folder / "smb.toml"
+    file.write_text(text)
+    return "--config", str(file)
+
+
+def padded(*fields: bytes) -> bytes:
+    return b"".join(field.ljust(64) for field in fields)
+
+
+def publication(title: bytes, message: bytes, length: int | None = None) -> bytes:
+    return padded(b"Publish", title, b"%d" % (len(message) if length is None else length)) + message
+
+
+def delivery(title: bytes, message: bytes) -> bytes:
+    return padded(b"Message", title, b"%d" % len(message)) + message
+
+
+def padded_subscriber(broker: Broker, *titles: bytes, kind: str = "padded") -> Tcp:
+    client = broker.tcp(kind)
+    for title in titles:
+        client.send(padded(b"Subscribe", title))
+        assert client.receive(64) == SUBACK
+    return client
+
+
+def padded_publish(client: Tcp, title: bytes, message: bytes) -> None:
+    client.send(publication(title, message))
+    assert client.receive(64) == PUBACK
+
+
+def alive(client: Tcp) -> bool:
+    """Whether the next that a padded client gets, when it asks, is the answer: nothing else was waiting."""
+    client.send(PING)
+    return client.receive(64) == PONG
+
+
+def identity(name: bytes) -> bytes:
+    return name.ljust(11, b"\0")
+
+
+def subscription(topic: bytes, sf: int = 0) -> bytes:
+    return b"s" + topic.ljust(50, b"\0") + bytes([sf]) + b"\0"
+
+
+def unsubscription(topic: bytes) -> bytes:
+    return b"u" + topic.ljust(50, b"\0") + b"\0"
+
+
+def datagram(topic: bytes, content: bytes, kind: int = 3) -> bytes:
+    return topic.ljust(50, b"\0") + bytes([kind]) + content
+
+
+def frame(topic: bytes, content: bytes, address: tuple[str, int], kind: int = 3) -> bytes:
+    source = address[0].encode().ljust(16, b"\0") + struct.pack("!H", address[1])
+    return topic.ljust(50, b"\0") + bytes([kind]) + content.ljust(1500, b"\0") + source + b"\r"
+
+
+class TypedSubscriber:
+    """Nothing is acknowledged in typed: `settle` finds out by a topic of its own that all sent so far was handled."""
+
+    def __init__(self, broker: Broker, name: bytes, *topics: bytes, kind: str = "typed") -> None:
+        self.client = broker.tcp(kind)
+        self.publisher = broker.udp("typed")
+        line = f"New client {name.decode()} connected from 127.0.0.1:{self.client.address[1]}."
+        self.client.send(identity(name) + b"".join(map(subscription, topics)))
+        broker.out.wait(line)
+
+    def send(self, data: bytes) -> None:
+        self.client.send(data)
+        self.settle()
+
+    def settle(self) -> None:
+        mark = MARK + b"%d" % next(_marks)
+        self.client.send(subscription(mark))
+        deadline = time.monotonic() + LIMIT
+        while time.monotonic() < deadline:
+            self.publisher.send(datagram(mark, b""))
+            with contextlib.suppress(TimeoutError):
+                self.client.sock.settimeout(0.05)
+                self.client.sock.recv(1, socket.MSG_PEEK)
+                assert self.client.receive(FRAME).startswith(mark.ljust(50, b"\0")), "a message that nobody waited for"
+                self.client.send(unsubscription(mark))
+                return
+        raise AssertionError("no message came")
+
+    def take(self) -> bytes:
+        """The next message, late marks left out."""
+        while (taken := self.client.receive(FRAME)).startswith(MARK):
+            pass
+        return taken
+
+    def takes(self, topic: bytes, content: bytes = b"x", kind: int = 3) -> bool:
+        """Whether what is published now is the next that comes."""
+        self.publisher.send(datagram(topic, content, kind))
+        return self.take() == frame(topic, content, self.publisher.address, kind)
+
+
+def segments(sock: socket.socket) -> int:
+    """How many segments with data the kernel has received (tcpi_data_segs_in): one for each small write."""
+    found: int = struct.unpack_from("I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192), 152)[0]
+    return found
+
+
+def descriptors(broker: Broker) -> int:
+    return len(os.listdir(f"/proc/{broker.process.pid}/fd"))  # noqa: PTH208
+
+
+def wait_descriptors(broker: Broker, most: int) -> None:
+    """Until the broker has let go of the connections that ended."""
+    wait_for(lambda: descriptors(broker) <= most, f"{most} descriptors, there are {descriptors(broker)}")
+
+
+def answers(broker: Broker, client: Udp) -> None:
+    """All datagrams before this one have been handled: the socket is one queue."""
+    assert client.ask(b"P|mark/answer|x") == b"Hello Publisher!"

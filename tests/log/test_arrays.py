@@ -1,0 +1,81 @@
+import pytest
+from logkit import ORIGINS, SOMETIME, mixed_turn, rows_of, turn
+
+from smbroker.log import arrays
+from smbroker.log.arrays import batches_of
+from smbroker.log.format import SCHEMA
+from smbroker.model.message import Columns, Dialect, Extra, Kind, Origin
+
+
+def plain_rows(turns: list[Columns], base: int) -> list[dict[str, object]]:
+    """The rule, slow and obvious."""
+    rows = []
+    for columns in turns:
+        for row in range(len(columns)):
+            extra = columns.extras.get(row, Extra())
+            origin = columns.origins[row]
+            rows.append(
+                {
+                    "offset": base + len(rows),
+                    "ts": columns.received,
+                    "topic": columns.topics[row].decode(),
+                    "payload": columns.payloads[row],
+                    "kind": columns.kinds[row].name.lower(),
+                    "dialect": str(origin.dialect),
+                    "source": origin.source,
+                    "client": origin.client,
+                    "retain": extra.retain,
+                    "qos": extra.qos,
+                    "properties": [{"key": key, "value": value} for key, value in extra.properties],
+                }
+            )
+    return rows
+
+
+def built(turns: list[Columns], base: int = 0) -> list[dict[str, object]]:
+    batches = [batch.rows for batch in batches_of(turns, base)]
+    for batch in batches:
+        batch.validate(full=True)
+        assert batch.schema.equals(SCHEMA)
+    rows = rows_of(batches)
+    for row in rows:
+        row["ts"] = int(row["ts"].timestamp() * 1_000_000)  # type: ignore[attr-defined]
+    return rows
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [turn(["one"])],
+        [turn(["", "", ""])],
+        [turn(["a", "bb"]), turn(["ccc"], b"other", SOMETIME + 1)],
+        [mixed_turn(50)],
+        [mixed_turn(3), turn([]), mixed_turn(40, SOMETIME - 5), turn(["x"] * 9)],
+        [Columns(1, [b"t"] * 3, [b"p"] * 3, [Kind.INT] * 3, [ORIGINS[1]] * 3)],
+        [Columns(1, ["ü€/😀".encode()], [bytes(range(256))], [Kind.BYTES], [ORIGINS[2]])],
+        [Columns(1, [b"t"], [b""], [Kind.BYTES], [ORIGINS[2]], {0: Extra(properties=(("", ""),))})],
+    ],
+)
+def test_columns_become_the_rows_that_they_say(turns: list[Columns]) -> None:
+    assert built(turns, 100) == plain_rows(turns, 100)
+
+
+def test_large_turns_are_cut_into_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "MAX_ROWS", 16)
+    monkeypatch.setattr(arrays, "MAX_BYTES", 100)
+    turns = [mixed_turn(50), turn(["x" * 300]), turn(["y" * 40] * 7), turn(["z"])]
+    batches = list(batches_of(turns, 5))
+    assert len(batches) > 5
+    assert all(len(batch.rows) <= 16 for batch in batches)
+    assert built(turns, 5) == plain_rows(turns, 5)
+
+
+def test_a_client_that_is_no_utf8_is_kept_readable() -> None:
+    odd = Origin(Dialect.MQTT, client="\ud800x")
+    columns = Columns(1, [b"t"] * 2, [b""] * 2, [Kind.INT] * 2, [odd, ORIGINS[0]])
+    assert [row["client"] for row in built([columns])] == ["?x", None]
+
+
+def test_no_messages_are_one_empty_batch() -> None:
+    (batch,) = batches_of([], 0)
+    assert len(batch.rows) == 0
