@@ -14,7 +14,7 @@ def sessions(**limits: int) -> Sessions:
 
 
 def peer(host: str, dialect: Dialect = Dialect.SOH) -> Session:
-    return Session(dialect, host, host, udp=True)
+    return Session(dialect, host, host, "udp")
 
 
 def refused(made: Sessions, session: Session, pattern: Filter) -> str:
@@ -78,14 +78,14 @@ def test_a_filter_with_wildcards_has_a_bounded_depth() -> None:
 
 
 def test_typed_ids_are_bounded_but_useless_ones_make_room() -> None:
-    made = sessions()
-    first = made.typed("C1", most=2)
+    made = sessions(typed_sessions=2)
+    first = made.typed("C1")
     made.subscribe(first, exact(b"a"))
-    second = made.typed("C2", most=2)
+    second = made.typed("C2")
     second.outbox = Outbox()
     with pytest.raises(Refused) as caught:
-        made.typed("C3", most=2)
+        made.typed("C3")
     assert caught.value.code == "too_many_sessions"
     second.outbox = None
-    assert made.typed("C3", most=2)
-    assert made.typed("C1", most=2) is first
+    assert made.typed("C3")
+    assert made.typed("C1") is first

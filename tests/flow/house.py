@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -61,10 +62,15 @@ class Lines:
 
 
 class Broker:
-    def __init__(self, *options: str, kinds: tuple[str, ...] = LISTEN, stdin: int = subprocess.PIPE) -> None:
+    def __init__(
+        self, *options: str, kinds: tuple[str, ...] = LISTEN, stdin: int = subprocess.PIPE, data: Path | None = None
+    ) -> None:
+        """With `data`, the log and the sessions stay there; otherwise they go with the broker."""
         listen = [word for kind in kinds for word in ("--listen", f"{kind}://127.0.0.1:0")]
+        self._scratch = None if data else tempfile.TemporaryDirectory(prefix="smb-test-", ignore_cleanup_errors=True)
+        self.data = data or Path(self._scratch.name if self._scratch else "")
         self.process = subprocess.Popen(
-            [BIN / "smbbroker", *listen, *options],
+            [BIN / "smbbroker", "--data", self.data, *listen, *options],
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -87,6 +93,8 @@ class Broker:
         for sock in self._sockets:
             sock.close()
         code = self.stop() if self.process.poll() is None else self.process.returncode
+        if self._scratch:
+            self._scratch.cleanup()
         if kind is None:
             assert code == 0, (code, self.err.wait_end())
             assert not self.err.has("Traceback"), self.err.wait_end()

@@ -4,6 +4,7 @@
     with frozen(broker): ...               what is sent inside is read by the broker at once
     settled(broker)                        everything sent before has been dealt with
     counts(broker)                         stops it: what it dropped, by reason
+Nothing here knows more of a dialect than how to subscribe.
 """
 
 import re

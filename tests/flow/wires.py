@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 import time
-from itertools import count
+from itertools import count, permutations
 from pathlib import Path
 
 from flow.house import LIMIT, Broker, Tcp, Udp, wait_for
@@ -61,6 +61,12 @@ def alive(client: Tcp) -> bool:
     return client.receive(64) == PONG
 
 
+def gets_all(client: Tcp, *parts: bytes) -> bool:
+    """Whether just these come, each whole, in whatever order."""
+    came = client.receive(sum(map(len, parts)))
+    return any(came == b"".join(order) for order in permutations(parts))
+
+
 def identity(name: bytes) -> bytes:
     return name.ljust(11, b"\0")
 
@@ -80,6 +86,16 @@ def datagram(topic: bytes, content: bytes, kind: int = 3) -> bytes:
 def frame(topic: bytes, content: bytes, address: tuple[str, int], kind: int = 3) -> bytes:
     source = address[0].encode().ljust(16, b"\0") + struct.pack("!H", address[1])
     return topic.ljust(50, b"\0") + bytes([kind]) + content.ljust(1500, b"\0") + source + b"\r"
+
+
+class SmallTcp(Tcp):
+    """A connection that the kernel keeps little for, so that what is not read soon waits in the broker."""
+
+    def __init__(self, port: int) -> None:
+        self.sock = socket.socket()
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        self.sock.settimeout(LIMIT)
+        self.sock.connect(("127.0.0.1", port))
 
 
 class TypedSubscriber:
@@ -137,6 +153,6 @@ def wait_descriptors(broker: Broker, most: int) -> None:
     wait_for(lambda: descriptors(broker) <= most, f"{most} descriptors, there are {descriptors(broker)}")
 
 
-def answers(broker: Broker, client: Udp) -> None:
+def answers(client: Udp) -> None:
     """All datagrams before this one have been handled: the socket is one queue."""
     assert client.ask(b"P|mark/answer|x") == b"Hello Publisher!"

@@ -109,11 +109,11 @@ class FailingDisk(QuickDisk):
             raise self._error()
         super().truncate(handle, length)
 
-    def sync_data(self, handle: int) -> None:
+    def sync_data(self, handle: int) -> None:  # noqa: ARG002
         if self._due():
             raise self._error()
 
-    def sync_directory(self, directory: Path) -> None:
+    def sync_directory(self, directory: Path) -> None:  # noqa: ARG002
         if self._due():
             raise self._error()
 

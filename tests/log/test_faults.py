@@ -173,7 +173,7 @@ def test_a_failed_batch_that_could_not_be_cut_does_not_come_back(tmp_path: Path)
     """The sync fails, the truncation too; then the process dies before anything else is appended."""
 
     class NoTruncation(FailingDisk):
-        def truncate(self, handle: int, length: int) -> None:
+        def truncate(self, handle: int, length: int) -> None:  # noqa: ARG002
             raise OSError(5, "Input/output error")
 
     disk = NoTruncation()

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from smbroker.cli import arguments, terminal
-from smbroker.model.errors import UsageError
+from smbroker.model.errors import LogError, UsageError
 from smbroker.server import config as configuration
 from smbroker.server.broker import run
 from smbroker.server.config import DEFAULT_LISTEN, Config
 
-USAGE = """smbbroker [--config smb.toml] [--quiet] [--listen KIND://HOST:PORT]... [-p PORT]
+USAGE = """smbbroker [--config smb.toml] [--data DIR] [--no-log] [--quiet] [--listen KIND://HOST:PORT]... [-p PORT]
                  [-s N] [-m N] [-t N] [-?|--help] [--usage] [-V|--version]"""
 EXAMPLES = """\
   smbbroker                                   all dialects on their usual ports, on loopback
@@ -32,13 +32,16 @@ def _parser() -> arguments.Parser:
     )
     add = parser.add_argument
     add("--config", metavar="FILE", type=Path, help="settings; smb.example.toml shows them all")
+    add("--data", metavar="DIR", help="directory of the log and the sessions (default smb-data)")
+    add("--no-log", action="store_true", help="relay only: keep no messages, no history, no sessions on disk")
     add("--quiet", action="store_true", help="print neither `listening` and `ready` nor the semicolon console")
     add(
         "--listen",
         metavar="KIND://HOST:PORT",
         action="append",
         help="listen here, and only where named so (again for more); KIND is udp (soh, pipe and semicolon), soh, pipe, "
-        f"semicolon, padded, typed or tcp (padded or typed); port 0 takes a free one; default: {' '.join(DEFAULT_LISTEN)}",
+        "semicolon, padded, typed or tcp (padded or typed); port 0 takes a free one; "
+        f"default: {' '.join(DEFAULT_LISTEN)}",
     )
     add("-p", "--port", metavar="PORT", help="UDP port of soh, pipe and semicolon (default 8080)")
     add("-s", "--max-subscribers", metavar="N", help="semicolon subscribers: pairs of address and topic (default 100)")
@@ -62,7 +65,14 @@ def _config(options: argparse.Namespace) -> Config:
     }
     given: dict[str, Any] = {key: _number(option, text) for key, (option, text) in limits.items() if text is not None}
     semicolon = replace(config.semicolon, **given)
-    return replace(config, listen=listen, semicolon=semicolon, quiet=config.quiet or options.quiet)
+    return replace(
+        config,
+        listen=listen,
+        semicolon=semicolon,
+        data=options.data or config.data,
+        no_log=config.no_log or options.no_log,
+        quiet=config.quiet or options.quiet,
+    )
 
 
 def _number(option: str, text: str, most: int = 2**31) -> int:
@@ -77,4 +87,6 @@ def main(words: Sequence[str] | None = None) -> None:
         run(_config(options))
     except UsageError as error:
         terminal.fail(error.text, CANNOT_RUN if error.code == "bind" else arguments.BAD_ARGUMENTS)
+    except LogError as error:
+        terminal.fail(error.text, CANNOT_RUN)
     sys.exit(0)

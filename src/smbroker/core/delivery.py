@@ -63,6 +63,9 @@ class Delivery:
         self._router.unsubscribe(pattern, session)
         self.changed(pattern)
 
+    def attached(self, pattern: Filter, _session: Session) -> None:
+        self.changed(pattern)
+
     def changed(self, pattern: Filter) -> None:
         """The subscribers of this filter, or their outboxes, have changed."""
         topic = exact_topic(pattern)
@@ -73,6 +76,8 @@ class Delivery:
 
     def deliver(self, columns: Columns) -> None:
         """Runs of one topic are framed and delivered together."""
+        if self._router.empty:
+            return
         for topic, start, end in _runs(columns.topics):
             self._deliver_run(topic, columns, start, end)
 

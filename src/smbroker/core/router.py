@@ -27,6 +27,10 @@ class Router(Generic[Subscriber]):
         self._exact: dict[Topic, dict[Subscriber, None]] = {}
         self._root: _Node[Subscriber] = _Node()
 
+    @property
+    def empty(self) -> bool:
+        return not self._exact and not self._root.children
+
     def subscribe(self, pattern: Filter, subscriber: Subscriber) -> None:
         topic = exact_topic(pattern)
         if topic is not None:

@@ -24,22 +24,39 @@ class Feed(Protocol):
 
     def remove(self, pattern: Filter, session: "Session") -> None: ...
 
-    def changed(self, pattern: Filter) -> None:
+    def attached(self, pattern: Filter, session: "Session") -> None:
         """The session's outbox came or went."""
+
+
+class Remember(Protocol):
+    """Is told of subscriptions, so that they survive a restart."""
+
+    def subscribed(self, session: "Session", pattern: Filter, keep: bool) -> None: ...
+
+    def unsubscribed(self, session: "Session", pattern: Filter) -> None: ...
 
 
 class Session:
     """`subscriptions` maps each filter to whether messages are kept while the client is away."""
 
-    __slots__ = ("dialect", "host", "name", "outbox", "subscriptions", "udp")
+    __slots__ = ("dialect", "host", "listener", "name", "outbox", "subscriptions")
 
-    def __init__(self, dialect: Dialect, name: str, host: str = "", *, udp: bool = False) -> None:
+    def __init__(self, dialect: Dialect, name: str, host: str = "", listener: str = "") -> None:
         self.dialect = dialect
         self.name = name  # `host:port`, or the client's id
         self.host = host
-        self.udp = udp
+        self.listener = listener  # of a UDP peer: the socket that it knows
         self.outbox: Outbox | None = None
         self.subscriptions: dict[Filter, bool] = {}
+
+    @property
+    def udp(self) -> bool:
+        return bool(self.listener)
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it survives a restart of the broker; a padded session ends with its connection."""
+        return self.udp or self.dialect is Dialect.TYPED
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +66,7 @@ class Limits:
     udp_filter_bytes_per_address: int = 16 << 20  # subscriptions may be long: what they may hold together
     session_subscriptions: int = 20_000  # of one connection or id
     semicolon_subscribers: int = 100
+    typed_sessions: int = 100_000
     filter_levels: int = 200  # of a filter with wildcards: each level is a node
 
 
@@ -63,6 +81,7 @@ class Sessions:
         self._udp_bytes_by_host: Counter[str] = Counter()
         self._typed: dict[str, Session] = {}
         self._semicolon: set[Session] = set()
+        self.remember: Remember | None = None
 
     def subscribe(self, session: Session, pattern: Filter, keep: bool = False) -> bool:
         """Whether the subscription is new. Repeating one only updates `keep`."""
@@ -76,7 +95,14 @@ class Sessions:
             self._feed(session, known).remove(pattern, session)
         session.subscriptions[pattern] = keep
         self._feed(session, keep).add(pattern, session)
+        if self.remember:
+            self.remember.subscribed(session, pattern, keep)
         return known is None
+
+    def restore_kept(self, session: Session, pattern: Filter) -> None:
+        """A kept subscription from before a restart; its feed has its cursor."""
+        session.subscriptions[pattern] = True
+        self._count(session, pattern, 1)
 
     def unsubscribe(self, session: Session, pattern: Filter) -> bool:
         keep = session.subscriptions.pop(pattern, None)
@@ -84,6 +110,8 @@ class Sessions:
             return False
         self._feed(session, keep).remove(pattern, session)
         self._count(session, pattern, -1)
+        if self.remember:
+            self.remember.unsubscribed(session, pattern)
         return True
 
     def _feed(self, session: Session, keep: bool) -> Feed:
@@ -103,10 +131,11 @@ class Sessions:
             self.forget(session)
         return sessions
 
-    def typed(self, client: str, most: int) -> Session:
+    def typed(self, client: str) -> Session:
         """The session of a typed id; made when the id is new and there is room for it."""
         session = self._typed.get(client)
         if session is None:
+            most = self._limits.typed_sessions
             if len(self._typed) >= most and not self._drop_an_empty_typed():
                 raise Refused("too_many_sessions", f"no room for another id, there are {most} (typed.max_sessions)")
             session = self._typed[client] = Session(Dialect.TYPED, client)
@@ -116,7 +145,7 @@ class Sessions:
         """The session's client came (its outbox) or went (None)."""
         session.outbox = outbox
         for pattern, keep in session.subscriptions.items():
-            self._feed(session, keep).changed(pattern)
+            self._feed(session, keep).attached(pattern, session)
 
     def _drop_an_empty_typed(self) -> bool:
         """Makes room: an id that is away and subscribed to nothing is worth nothing."""

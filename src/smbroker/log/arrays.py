@@ -184,7 +184,5 @@ def _extras(group: list[Columns], rows: int) -> list[pa.Array]:
     return [
         pa.array([extra.retain for extra in extras], pa.bool_()),
         pa.array([extra.qos for extra in extras], pa.int32()),
-        pa.Array.from_buffers(
-            SCHEMA.field("properties").type, rows, [None, pa.py_buffer(ends)], children=[properties]
-        ),
+        pa.Array.from_buffers(SCHEMA.field("properties").type, rows, [None, pa.py_buffer(ends)], children=[properties]),
     ]

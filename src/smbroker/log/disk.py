@@ -92,5 +92,3 @@ def replace(disk: Disk, path: Path, data: bytes) -> None:
         disk.close(handle)
     disk.rename(temporary, path)
     disk.sync_directory(path.parent)
-
-

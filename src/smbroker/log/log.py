@@ -8,7 +8,7 @@
 One process at a time (`lock`). Methods may be called from any thread; one append runs at a time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from secrets import randbits
 from threading import RLock
@@ -21,7 +21,7 @@ from smbroker.log.disk import Disk, write_all
 from smbroker.log.format import Frame, Note, encode, head
 from smbroker.log.index import read_header
 from smbroker.log.lock import Lock
-from smbroker.log.mark import Mark, MarkFile
+from smbroker.log.mark import MarkFile
 from smbroker.log.reader import LogReader
 from smbroker.log.recover import OpenTail, recover
 from smbroker.log.segments import INDEX, SEALED, TAIL, TEMPORARY, bases, file_of
@@ -115,7 +115,7 @@ class Log:
                 for message in messages:
                     length = write_all(self._disk, tail.handle, message, length)
                 self._disk.sync_data(tail.handle)
-                self._publish(self._mark.mark._replace(next=next_, tail=tail.tail, tail_bytes=length, cut=False))
+                self._mark.publish(self._mark.mark._replace(next=next_, tail=tail.tail, tail_bytes=length, cut=False))
             except OSError as error:
                 self._give_up(tail)
                 raise _refused(error, "appended to") from error
@@ -123,18 +123,16 @@ class Log:
             tail.first_ts = min(tail.first_ts, first_ts) if tail.first_ts else first_ts
             return base
 
-    def _publish(self, mark: Mark) -> None:
-        self._mark.publish(mark)
-
     def _give_up(self, tail: OpenTail) -> None:
         """What failed must not come back: cut it off, and should that fail too the mark tells recovery to."""
         self._tail = None
-        attempts = (
+        cut = self._mark.mark._replace(tail=tail.tail, tail_bytes=tail.length, cut=True)
+        attempts: list[Callable[[], None]] = [
             lambda: self._disk.truncate(tail.handle, tail.length),
-            lambda: self._publish(self._mark.mark._replace(tail=tail.tail, tail_bytes=tail.length, cut=True)),
+            lambda: self._mark.publish(cut),
             self._mark.sync,
             lambda: self._disk.close(tail.handle),
-        )
+        ]
         for attempt in attempts:
             try:
                 attempt()
@@ -153,7 +151,7 @@ class Log:
             self._tail = None  # from here on the new name may exist: nothing may go into the old tail
             self._disk.rename(temporary, path)
             self._disk.sync_directory(self.directory)
-            self._publish(self._mark.mark._replace(tail=tail.tail, tail_bytes=tail.length, cut=False))
+            self._mark.publish(self._mark.mark._replace(tail=tail.tail, tail_bytes=tail.length, cut=False))
         except OSError:
             self._disk.close(tail.handle)
             try:
@@ -166,6 +164,20 @@ class Log:
                 self._disk.close(old.handle)
         self._tail = tail
         return tail
+
+    @property
+    def ready(self) -> bool:
+        """There is a tail to append to; false after a failure until `probe` or an append begins a new one."""
+        return self._tail is not None
+
+    def probe(self) -> None:
+        """After a failure: begins a new tail if the disk lets it, else raises LogError."""
+        with self._busy:
+            if self._tail is None:
+                try:
+                    self._begin_tail()
+                except OSError as error:
+                    raise _refused(error, "appended to") from error
 
     def rotate(self) -> None:
         """Closes the tail, so that it can be sealed, and begins a new one."""
@@ -200,7 +212,7 @@ class Log:
             if not removed:
                 return []
             try:
-                self._publish(self._mark.mark._replace(first=removed[-1].end))
+                self._mark.publish(self._mark.mark._replace(first=removed[-1].end))
                 self._mark.sync()
                 given_up = range(removed[0].base, removed[-1].end)
                 names = self._disk.names(self.directory)
@@ -261,9 +273,7 @@ class _Range(NamedTuple):
     end: int
 
 
-def _encoded(
-    turns: Sequence[Columns], notes: Sequence[Note], base: int, tail: int
-) -> tuple[list[bytearray], int, int]:
+def _encoded(turns: Sequence[Columns], notes: Sequence[Note], base: int, tail: int) -> tuple[list[bytearray], int, int]:
     """The messages of one append, the offset after them and the least ts. Notes go with the last one."""
     batches = list(batches_of(turns, base))
     messages = []

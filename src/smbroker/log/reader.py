@@ -104,9 +104,7 @@ class LogReader:
         for batch in self._batches(view, start, limit, choice):
             yield batch if columns is None else batch.select(list(columns))
 
-    def _batches(
-        self, view: View, cursor: int, limit: int, choice: TopicChoice | None
-    ) -> Iterator[pa.RecordBatch]:
+    def _batches(self, view: View, cursor: int, limit: int, choice: TopicChoice | None) -> Iterator[pa.RecordBatch]:
         attempts, sure_of_gap = 0, -1
         while cursor < limit:
             segment = view.holding(cursor)
@@ -139,9 +137,7 @@ class LogReader:
             raise LogError("gone", f"offset {offset} is gone; the first there is is {view.first}")
         return view
 
-    def _segment(
-        self, segment: Segment, start: int, end: int, choice: TopicChoice | None
-    ) -> Iterator[pa.RecordBatch]:
+    def _segment(self, segment: Segment, start: int, end: int, choice: TopicChoice | None) -> Iterator[pa.RecordBatch]:
         if segment.sealed:
             with closing(SealedFile(self._disk, self.directory, segment.base, plain=choice is None)) as file:
                 yield from file.read(start, end, choice)
@@ -169,7 +165,9 @@ class LogReader:
         for _ in range(_ATTEMPTS):
             view = self.view()
             try:
-                return next((found for part in view.segments if (found := self._at(view, part, ts)) is not None), view.next)
+                return next(
+                    (found for part in view.segments if (found := self._at(view, part, ts)) is not None), view.next
+                )
             except FileNotFoundError:
                 continue
         raise LogError("damaged", "a segment is listed but not there")

@@ -62,8 +62,11 @@ def recover(disk: Disk, directory: Path) -> Recovered:
     first = mark.first if mark else min([*tails, *sealed], default=next_)
     if mark is None and (tails or sealed):
         said.append(f"the mark was missing or damaged; by what is on disk the next offset is {next_}")
-    return Recovered(Mark(first, next_, tail.tail if tail else 0, tail.length if tail else 0,
-                          sequence=mark.sequence if mark else 0), tail, said)
+    return Recovered(
+        Mark(first, next_, tail.tail if tail else 0, tail.length if tail else 0, sequence=mark.sequence if mark else 0),
+        tail,
+        said,
+    )
 
 
 def _remove_leftovers(disk: Disk, directory: Path, said: list[str]) -> None:
@@ -90,7 +93,7 @@ def _settle_sealed(disk: Disk, directory: Path, first: int, said: list[str]) -> 
         if not whole and base in tails:
             disk.unlink(path)
             said.append(f"{path.name}: removed, an unfinished seal; its tail is still there")
-        elif not whole and sealed_end(disk, directory, base) is None or not size:
+        elif not size or (not whole and sealed_end(disk, directory, base) is None):
             disk.rename(path, path.with_name(path.name + DAMAGED))
             said.append(f"{path.name}: not readable, set aside as {path.name}{DAMAGED}; its messages are lost")
         elif header and header.end <= first:
@@ -119,9 +122,7 @@ def _size(disk: Disk, path: Path) -> int:
         disk.close(handle)
 
 
-def _recover_tail(
-    disk: Disk, directory: Path, base: int, mark: Mark, said: list[str]
-) -> tuple[OpenTail | None, int]:
+def _recover_tail(disk: Disk, directory: Path, base: int, mark: Mark, said: list[str]) -> tuple[OpenTail | None, int]:
     """The tail to go on with, if any, and the offset after what it holds."""
     path = file_of(directory, base, TAIL)
     handle = disk.open(path, write=True)

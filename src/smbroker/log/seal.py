@@ -52,7 +52,7 @@ class _Closed(NamedTuple):
     base: int
     handle: int
     path: Path
-    index: TailIndex
+    known: TailIndex
     bad: Bad | None
 
 
@@ -75,7 +75,7 @@ def seal_segment(
             if not closed:
                 return None
             said = _say_damage(disk, closed)
-            end = closed[-1].index.end
+            end = closed[-1].known.end
             written = _write(disk, directory, base, end, closed) if end > base else 0
             for tail in closed:
                 disk.unlink(tail.path)
@@ -92,16 +92,15 @@ def _closed_tails(
     for segment in segments_in(disk, directory, {}):
         if segment.base < base:
             continue
-        if segment.base != (found[-1].index.end if found else base) or not _ready(segment, until):
+        if segment.base != (found[-1].known.end if found else base) or not _ready(segment, until):
             break
         path = file_of(directory, segment.base, TAIL)
         handle = disk.open(path)
         stack.callback(disk.close, handle)
-        index = TailIndex(segment.base)
         assert segment.end is not None
-        bad = _check_up_to(disk, handle, index, segment.end)
+        index, bad = _checked_up_to(disk, handle, segment.base, segment.end)
         total_rows = index.end - base
-        total_bytes = index.length + sum(tail.index.length for tail in found)
+        total_bytes = index.length + sum(tail.known.length for tail in found)
         if found and (total_rows > rows or total_bytes > size):
             break
         found.append(_Closed(segment.base, handle, path, index, bad))
@@ -114,15 +113,15 @@ def _ready(segment: Segment, until: int | None) -> bool:
     return not segment.sealed and segment.end is not None and (until is None or segment.end <= until)
 
 
-def _check_up_to(disk: Disk, handle: int, index: TailIndex, limit: int) -> Bad | None:
-    """Takes in what is sound before `limit`; says why that is not all."""
-    stopped = index.extend(disk, handle, limit)
-    known, whole = index.length, TailIndex(index.base)
-    bad = whole.check(disk, handle, known)
-    index.__dict__.update(whole.__dict__)
+def _checked_up_to(disk: Disk, handle: int, base: int, limit: int) -> tuple[TailIndex, Bad | None]:
+    """What is sound before `limit`, and why that is not all."""
+    listed = TailIndex(base)
+    stopped = listed.extend(disk, handle, limit)
+    index = TailIndex(base)
+    bad = index.check(disk, handle, listed.length)
     if index.end == limit:
-        return None
-    return bad or (stopped if known < disk.size(handle) else None)
+        return index, None
+    return index, bad or (stopped if listed.length < disk.size(handle) else None)
 
 
 def _say_damage(disk: Disk, closed: list[_Closed]) -> list[str]:
@@ -133,8 +132,8 @@ def _say_damage(disk: Disk, closed: list[_Closed]) -> list[str]:
     aside = last.path.with_name(last.path.name + DAMAGED)
     replace(disk, aside, disk.pread(last.handle, disk.size(last.handle), 0))
     return [
-        f"{last.path.name}: damaged at byte {last.index.length} (a message {last.bad.reason}): "
-        f"sealed up to offset {last.index.end}, a copy is in {aside.name}"
+        f"{last.path.name}: damaged at byte {last.known.length} (a message {last.bad.reason}): "
+        f"sealed up to offset {last.known.end}, a copy is in {aside.name}"
     ]
 
 
@@ -215,7 +214,7 @@ def _groups(disk: Disk, closed: list[_Closed]) -> Iterator[pa.Table]:
     ready: list[pa.RecordBatch] = []
     rows = 0
     for tail in closed:
-        for batch in read_rows(disk, tail.handle, tail.path, tail.index, tail.base, tail.index.end, None):
+        for batch in read_rows(disk, tail.handle, tail.path, tail.known, tail.base, tail.known.end, None):
             rest = batch
             while rows + len(rest) >= GROUP_ROWS:
                 taken = GROUP_ROWS - rows

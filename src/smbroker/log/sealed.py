@@ -88,16 +88,21 @@ class SealedFile:
                 return
 
     def _groups_with(self, choice: TopicChoice) -> list[int]:
-        topics = self._details().topics
-        if not len(topics):
-            return []
+        details = self._details()
+        if details is None:
+            return list(range(len(self._starts) - 1))
+        topics = details.topics
         positions = choice.among(topics.column("topic").combine_chunks())
         groups = topics.column("groups").combine_chunks().take(positions)
         return sorted(set(groups.flatten().to_pylist()))
 
-    def _details(self) -> Body:
+    def _details(self) -> Body | None:
+        """The index; None if it is missing or damaged: then all is read, as `smb log verify` will tell."""
         if self._body is None:
-            self._body = read_body(self._disk, self._index)
+            try:
+                self._body = read_body(self._disk, self._index)
+            except (FileNotFoundError, LogError):
+                return None
         return self._body
 
     def _chosen(self, group: int, low: int, high: int, choice: TopicChoice) -> Iterator[pa.RecordBatch]:
@@ -111,8 +116,9 @@ class SealedFile:
             return
         offsets = pc.add(rows.cast(pa.int64()), pa.scalar(self.base + begin, pa.int64()))
         arrays = {"offset": offsets, "topic": _decoded(topics.take(rows))}
-        self._pages = self._pages or Pages(self._details().pages)
-        if 2 * len(rows) < self._pages.between(begin, self._starts[group + 1]):
+        if self._pages is None and self._body:
+            self._pages = Pages(self._body.pages)
+        if self._pages and 2 * len(rows) < self._pages.between(begin, self._starts[group + 1]):
             numbers = pc.add(rows.cast(pa.int64()), pa.scalar(begin, pa.int64())).to_pylist()
             payloads = self._pages.payloads(self._disk, self._handle, self.path, numbers)
             arrays["payload"] = pa.array(payloads, pa.binary())

@@ -106,8 +106,10 @@ class TailIndex:
         window, start = b"", 0
         while self.length < size:
             frame = checked_frame_at(window, self.length - start)
-            if isinstance(frame, Bad) and frame.need and len(window) < min(frame.need, size - self.length) + (
-                self.length - start
+            if (
+                isinstance(frame, Bad)
+                and frame.need
+                and len(window) < min(frame.need, size - self.length) + (self.length - start)
             ):
                 start, length = self.length, max(frame.need, READ_BYTES)
                 window = read_all(disk, handle, min(length, size - start), start)
@@ -155,9 +157,7 @@ def read_rows(
     yield from _together(ready)
 
 
-def read_notes(
-    disk: Disk, handle: int, path: Path, index: TailIndex, start: int
-) -> Iterator[tuple[int, list[Note]]]:
+def read_notes(disk: Disk, handle: int, path: Path, index: TailIndex, start: int) -> Iterator[tuple[int, list[Note]]]:
     """The notes of all messages from offset `start` on, each with the offset after its message."""
     begin = bisect_right(index.bases, start - 1) if start else 0
     for _, frame, raw, position in _checked(disk, handle, path, index, begin, index.end + 1):

@@ -74,3 +74,14 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.topics)
+
+    def rows(self, numbers: list[int]) -> "Columns":
+        """These rows alone."""
+        return Columns(
+            self.received,
+            [self.topics[row] for row in numbers],
+            [self.payloads[row] for row in numbers],
+            [self.kinds[row] for row in numbers],
+            [self.origins[row] for row in numbers],
+            {new: self.extras[row] for new, row in enumerate(numbers) if row in self.extras},
+        )

@@ -18,28 +18,33 @@ import uvloop
 from smbroker.server import listeners
 from smbroker.server.config import Config
 from smbroker.server.console import Console
-from smbroker.server.listeners import Bound
+from smbroker.server.listeners import Bound, Endpoint
+from smbroker.server.store import Store
 from smbroker.server.tcp import Connections
 from smbroker.server.turn import Turn
 from smbroker.server.udp import UdpListener
 
 STOP_LIMIT = 2.0  # seconds for clients to take what has been written to them
+SWITCH_INTERVAL = 0.0005  # seconds: how long the loop may wait for the log's thread to yield the interpreter
 BACKGROUND_CHECK = 1.0  # seconds between looks whether a terminal is ours again
 
 
 def run(config: Config) -> None:
-    """Serves until told to stop. Raises UsageError if a listener cannot be had."""
-    bound = [listeners.bind(listeners.endpoint(text), config) for text in config.listen]
+    """Serves until told to stop. Raises UsageError or LogError if a listener or the log cannot be had."""
+    endpoints = [listeners.endpoint(text) for text in config.listen]
     _allow_many_descriptors()
+    sys.setswitchinterval(SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(config, bound))
+        runner.run(_serve(config, endpoints))
 
 
-async def _serve(config: Config, bound: list[Bound]) -> None:
+async def _serve(config: Config, endpoints: list[Endpoint]) -> None:
     broker = Broker(asyncio.get_running_loop(), config)
-    await broker.start(bound)
-    await broker.stopped.wait()
-    await broker.stop()
+    try:
+        await broker.start([listeners.bind(each, config) for each in endpoints])
+        await broker.stopped.wait()
+    finally:
+        await broker.stop()
 
 
 class Broker:
@@ -48,6 +53,7 @@ class Broker:
         self._config = config
         self.console = Console(loop.time)
         self.turn = Turn(loop, config, self.console)
+        self.store = None if config.no_log else Store.open(config, self.turn)
         self.connections = Connections(self.turn, config)
         self.stopped = asyncio.Event()
         self._servers: list[asyncio.Server] = []
@@ -61,15 +67,24 @@ class Broker:
         self._loop.add_signal_handler(signal.SIGUSR1, self._drop_semicolon_next)
         for one in bound:
             await self._listen(one)
+        if self.store:
+            self.store.restore_peers(self._udp)
         if not self._config.quiet:
             self.console.say("ready")
         self.console.write()
         self._watch_input()
+        if self.store:
+            self.store.start()
 
     async def stop(self) -> None:
         for server in self._servers:
             server.close()
+        for listener in self._udp:
+            listener.stop_reading()
         self.turn.end()
+        if self.store:
+            await self.store.stop()
+            self.turn.end()
         for connection in list(self.connections.open):
             connection.close()
         deadline = self._loop.time() + STOP_LIMIT
@@ -80,6 +95,8 @@ class Broker:
         self.turn.end()
         for listener in self._udp:
             listener.close()
+        if self.store:
+            await self.store.close()
         self.console.tell_left_out()
         if summary := self.turn.stats.summary():
             self.console.note(f"dropped in all: {summary}")
@@ -89,7 +106,7 @@ class Broker:
         kind = one.endpoint.kind
         if one.datagram:
             decoders = listeners.decoders(kind, self._config.semicolon)
-            self._udp.append(UdpListener(self.turn, self._config, one.datagram, decoders))
+            self._udp.append(UdpListener(self.turn, self._config, str(one.endpoint), one.datagram, decoders))
         if one.stream:
             protocol = self.connections.protocol(listeners.TCP_KINDS[kind])
             self._servers.append(await self._loop.create_server(protocol, sock=one.stream, backlog=listeners.BACKLOG))

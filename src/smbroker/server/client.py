@@ -16,6 +16,11 @@ class Client(Outbox):
         self.origin = origin
         self.session: Session | None = None  # made with the first subscription, or by the client's id
 
+    @property
+    def full(self) -> bool:
+        """Whether the client is behind with reading: those who can come back to it later should."""
+        return False
+
     def new_session(self) -> Session:
         """The session that this client's first subscription makes."""
         raise NotImplementedError

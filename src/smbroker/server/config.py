@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from smbroker.dialects import semicolon
+from smbroker.log.settings import LogSettings
 from smbroker.model.errors import UsageError
 
 DEFAULT_LISTEN = (
@@ -54,11 +55,14 @@ class TypedConfig:
 class Config:
     listen: tuple[str, ...] = DEFAULT_LISTEN  # KIND://HOST:PORT
     max_payload: int = 16 << 20  # bytes of the largest message the broker takes at all
+    data: str = "smb-data"  # the directory of log, state and tables (--data)
+    no_log: bool = False  # a pure relay: nothing is written (--no-log)
     quiet: bool = False  # neither `listening` lines nor the semicolon console
     semicolon: SemicolonConfig = field(default_factory=SemicolonConfig)
     udp: UdpConfig = field(default_factory=UdpConfig)
     tcp: TcpConfig = field(default_factory=TcpConfig)
     typed: TypedConfig = field(default_factory=TypedConfig)
+    log: LogSettings = field(default_factory=LogSettings)
 
 
 Part = TypeVar("Part")
@@ -110,6 +114,10 @@ def _value(hint: Any, value: Any, name: str) -> Any:
             raise UsageError("config", f"{name} must be a list of strings")
         return tuple(value)
     if "auto" in _words(hint) and value == "auto":
+        return value
+    if hint is str:
+        if not isinstance(value, str):
+            raise UsageError("config", f"{name} must be a string, not {value!r}")
         return value
     wanted = bool if hint is bool else int if hint is int else (int, float)
     if not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool):

@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 import struct
+import sys
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
@@ -34,6 +35,8 @@ class Receiver(Protocol):
     def receive(self) -> tuple[list[bytes], Sequence[RawAddress]]: ...
 
     def address(self, raw: RawAddress) -> Address: ...
+
+    def raw(self, address: Address) -> RawAddress: ...
 
 
 def open_socket(family: socket.AddressFamily, host: str, port: int, receive_buffer: int) -> socket.socket:
@@ -105,6 +108,9 @@ class PlainReceiver:
         assert isinstance(raw, tuple)
         return raw[0], raw[1]
 
+    def raw(self, address: Address) -> RawAddress:
+        return address if self._sock.family == socket.AF_INET else (*address, 0, 0)
+
 
 class _Part(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
@@ -136,6 +142,7 @@ class BulkReceiver:
     def __init__(self, sock: socket.socket, library: ctypes.CDLL) -> None:
         self.told = False
         self._descriptor = sock.fileno()
+        self._family = int(sock.family)
         self._call = library.recvmmsg
         self._call.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p]
         self._name_size = 28 if sock.family == socket.AF_INET6 else 16
@@ -181,8 +188,17 @@ class BulkReceiver:
         if len(raw) == 8:
             return socket.inet_ntop(socket.AF_INET, raw[4:8]), port
         host = socket.inet_ntop(socket.AF_INET6, raw[8:24])
-        scope = int.from_bytes(raw[24:28], "little")
+        scope = int.from_bytes(raw[24:28], sys.byteorder)
         return f"{host}%{socket.if_indextoname(scope)}" if scope else host, port
+
+    def raw(self, address: Address) -> RawAddress:
+        host, port = address
+        start = self._family.to_bytes(2, sys.byteorder) + port.to_bytes(2, "big")
+        if self._family == socket.AF_INET:
+            return start + socket.inet_pton(socket.AF_INET, host)
+        host, _, interface = host.partition("%")
+        scope = socket.if_nametoindex(interface) if interface else 0
+        return start + bytes(4) + socket.inet_pton(socket.AF_INET6, host) + scope.to_bytes(4, sys.byteorder)
 
 
 class Sender:

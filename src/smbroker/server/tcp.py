@@ -18,6 +18,7 @@ from smbroker.server.config import Config
 from smbroker.server.detect import stream_dialect
 from smbroker.server.turn import Turn
 
+FULL = 1 << 20  # bytes that wait for a client before it counts as behind
 MAX_HEAD = 4_096  # bytes within which a stream must show its dialect
 
 
@@ -51,7 +52,10 @@ class Connections:
 
 
 class Connection(Client, asyncio.Protocol):
-    __slots__ = ("_closing", "_decoder", "_dialect", "_head", "_held", "_keep_alive", "_shared", "_timer", "_transport")
+    __slots__ = (
+        "_closing", "_decoder", "_dialect", "_follows", "_full", "_head", "_held", "_keep_alive", "_shared", "_timer",
+        "_transport",
+    )  # fmt: skip
 
     _transport: asyncio.Transport
 
@@ -64,9 +68,12 @@ class Connection(Client, asyncio.Protocol):
         self._keep_alive: padded.KeepAlive | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
+        self._full = False
+        self._follows = shared.turn.followers
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=FULL, low=0)
         host, port = transport.get_extra_info("peername")[:2]
         super().__init__(Origin(self._dialect or Dialect.TYPED, host, port))
         shared = self._shared
@@ -78,10 +85,29 @@ class Connection(Client, asyncio.Protocol):
         if self._dialect is not None:
             self._speak(self._dialect)
 
+    @property
+    def full(self) -> bool:
+        return self._full
+
+    def pause_writing(self) -> None:
+        self._full = True
+        if self._follows and self.session:
+            self._follows.full(self.session)
+
+    def resume_writing(self) -> None:
+        self._full = False
+        if self._follows and self.session:
+            self._follows.drained(self.session)
+            self._shared.turn.begin()
+
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
-        self._shared.turn.begin()
+        turn = self._shared.turn
+        turn.begin()
+        if turn.behind and turn.commits and self._transport.is_reading():
+            self._transport.pause_reading()
+            turn.commits.when_caught_up(self._resume_reading)
         try:
             if self._decoder is None:
                 data = self._detect(data)
@@ -89,6 +115,10 @@ class Connection(Client, asyncio.Protocol):
                 self._decode(self._decoder, data)
         except ProtocolError as error:
             self._fail(error)
+
+    def _resume_reading(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._closing = True
@@ -111,7 +141,10 @@ class Connection(Client, asyncio.Protocol):
         if self._transport.is_closing():
             return
         self._transport.write(data)
-        if self._transport.get_write_buffer_size() > self._shared.config.tcp.outbox_bytes:
+        waiting = self._transport.get_write_buffer_size()
+        if not waiting and self._follows and self.session:
+            self._follows.flushed(self.session)
+        if waiting > self._shared.config.tcp.outbox_bytes:
             self._fail(ProtocolError("outbox_full", "disconnected: it does not read what it subscribed to"), abort=True)
 
     def close(self) -> None:

@@ -1,20 +1,23 @@
 """The turn: the one place that sees commands, messages, log and replies together.
 
-    reads ─► decode ─► inbound columns ─► settle: deliver, acknowledge ─► flush: one write per outbox
+    reads ─► decode ─► inbound columns ─► settle: deliver ─► log ─► commit: acknowledge, feed followers
+                                                  └──────► flush: one write per outbox ◄──────┘
 
 Everything that one pass of the event loop reads belongs to one turn. Publishes collect as columns;
 a command that changes who is subscribed first settles what came before it, so that order holds
-across clients. The turn ends with one flush of every outbox that got something.
+across clients. The turn ends with one flush of every outbox that got something. Delivery does not
+wait for the log; acknowledgements do. Without a log they leave at once.
 """
 
 import time
 from asyncio import AbstractEventLoop
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from smbroker.core.delivery import Delivery
 from smbroker.core.sessions import Limits, Session, Sessions
 from smbroker.dialects import padded, pipe, semicolon, soh, typed
+from smbroker.log.log import Log
 from smbroker.model.commands import (
     Alive,
     Answer,
@@ -26,12 +29,15 @@ from smbroker.model.commands import (
     Subscribe,
     Unsubscribe,
 )
-from smbroker.model.errors import Refused, SmbError
+from smbroker.model.errors import LogError, ProtocolError, Refused, SmbError
 from smbroker.model.message import Columns, Dialect
 from smbroker.model.stats import Stats
 from smbroker.server.client import Client
+from smbroker.server.commits import Ack, Commits
 from smbroker.server.config import Config
 from smbroker.server.console import Console, printable
+from smbroker.server.followers import Followers
+from smbroker.server.history import History
 
 FRAMERS = {
     Dialect.SOH: soh.framer,
@@ -52,12 +58,41 @@ class Turn:
         self.console = console
         self.stats = Stats()
         self.delivery = Delivery(FRAMERS, self.stats)
+        self.committed = Delivery(FRAMERS, self.stats)  # for those who are fed from the log
+        self.commits: Commits | None = None
+        self.followers: Followers | None = None
         self.sessions = Sessions(self.delivery, None, _limits(config))
         self.inbound = Columns()
         self._acks: list[tuple[Client, bytes]] = []
         self._bytes = 0
         self._scheduled = False
+        self._later: list[Callable[[], None]] = []
         self.drop_semicolon = False  # SIGUSR1: the next semicolon subscribe first drops the others
+
+    def use_log(self, log: Log, history: History) -> Followers:
+        """From here on messages are kept; before the first one."""
+        self.commits = Commits(
+            self.loop,
+            log,
+            self.stats,
+            self.console,
+            deliver=self.committed.deliver,
+            release=self._release,
+            refuse=self._not_logged,
+        )
+        self.followers = Followers(self.committed, self.commits, history, self.console, self.later)
+        self.sessions = Sessions(self.delivery, self.followers, _limits(self._config))
+        return self.followers
+
+    @property
+    def behind(self) -> bool:
+        """Whether the log is behind: who reads from publishers should pause."""
+        return self.commits is not None and self.commits.behind
+
+    def later(self, callback: Callable[[], None]) -> None:
+        """Calls back after the flush of this turn."""
+        self._later.append(callback)
+        self.begin()
 
     def begin(self) -> None:
         """Something was read: the turn will end when this pass of the loop has read everything."""
@@ -76,13 +111,14 @@ class Turn:
         if len(payload) > self._max_payload:
             most = self._max_payload
             raise Refused("payload_too_long", f"payload of {len(payload)} bytes, at most {most} (max_payload)")
+        if ack:
+            self._check_log(client)
+            self._acks.append((client, ack))
         inbound = self.inbound
         inbound.topics.append(topic)
         inbound.payloads.append(payload)
         inbound.kinds.append(kind)
         inbound.origins.append(client.origin)
-        if ack:
-            self._acks.append((client, ack))
         self._bytes += len(payload)
         if self._bytes > MAX_TURN:
             self.end()
@@ -121,17 +157,45 @@ class Turn:
             self.stats.received[origin.dialect] += messages
         self.delivery.deliver(columns)
         acks, self._acks = self._acks, []
-        for client, ack in acks:
-            self.delivery.put(client, ack)
+        if self.commits:
+            self.commits.submit(columns, acks)
+        else:
+            self._release(acks)
 
     def end(self) -> None:
         self._scheduled = False
         self.settle()
-        dirty, self.delivery.dirty = self.delivery.dirty, []
-        for outbox in dirty:
-            outbox.flush()
+        for delivery in (self.delivery, self.committed):
+            dirty, delivery.dirty = delivery.dirty, []
+            for outbox in dirty:
+                outbox.flush()
+        if self._later:
+            later, self._later = self._later, []
+            for callback in later:
+                callback()
         if self.console.write():
             self.loop.call_later(CONSOLE_RETRY, self.begin)
+
+    def _release(self, acks: Sequence[Ack]) -> None:
+        for client, ack in acks:
+            self.delivery.put(client, ack)
+        self.begin()
+
+    def _check_log(self, client: Client) -> None:
+        """What wants an acknowledgement that cannot be given is refused before it is routed."""
+        if self.commits and self.commits.failed:
+            text = f"not taken: {self.commits.failed.text}"
+            padded_closes = client.origin.dialect is Dialect.PADDED
+            raise ProtocolError("log_unavailable", text) if padded_closes else Refused("log_unavailable", text)
+
+    def _not_logged(self, client: Client, error: LogError) -> None:
+        """The message was relayed, but the disk then refused it: its publisher must not think it safe."""
+        reply = client.refusal(error.text)
+        if reply:
+            self.delivery.put(client, reply)
+        else:
+            client.close()
+        self.begin()
 
     def _subscribe(self, client: Client, command: Subscribe) -> None:
         self.settle()
@@ -173,7 +237,7 @@ class Turn:
             self.console.note(f"Current Subscribers: {count}/{self._config.semicolon.max_subscribers}")
 
     def _identify(self, client: Client, command: Identify) -> None:
-        session = self.sessions.typed(command.client, self._config.typed.max_sessions)
+        session = self.sessions.typed(command.client)
         name = printable(command.client.encode())
         if session.outbox is not None:
             self.console.say(f"Client {name} already connected.")
@@ -218,4 +282,5 @@ def _limits(config: Config) -> Limits:
         udp_subscriptions_per_address=config.udp.max_subscriptions_per_address,
         session_subscriptions=config.tcp.max_subscriptions,
         semicolon_subscribers=config.semicolon.max_subscribers,
+        typed_sessions=config.typed.max_sessions,
     )

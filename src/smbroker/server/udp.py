@@ -6,7 +6,7 @@ from it is forgotten, and so is one whose lease has run out; any datagram from i
 
 import select
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import ip_address
 from itertools import chain
 
@@ -14,6 +14,7 @@ from smbroker.core.sessions import Session
 from smbroker.dialects import pipe
 from smbroker.model.commands import Command
 from smbroker.model.errors import ProtocolError, Refused
+from smbroker.model.filter import Filter
 from smbroker.model.message import Dialect, Origin
 from smbroker.server.client import Client
 from smbroker.server.config import Config, UdpConfig
@@ -48,7 +49,7 @@ class Peer(Client):
         return self.session is not None and bool(self.session.subscriptions)
 
     def new_session(self) -> Session:
-        return Session(self.origin.dialect, self.origin.source, self.address[0], udp=True)
+        return Session(self.origin.dialect, self.origin.source, self.address[0], self.listener.name)
 
     def refusal(self, text: str) -> bytes:
         return pipe.refusal(text) if self.origin.dialect is Dialect.PIPE else b""
@@ -72,7 +73,10 @@ class _Lane:
 
 
 class UdpListener:
-    def __init__(self, turn: Turn, config: Config, sock: socket.socket, decoders: Mapping[Dialect, Decode]) -> None:
+    def __init__(
+        self, turn: Turn, config: Config, name: str, sock: socket.socket, decoders: Mapping[Dialect, Decode]
+    ) -> None:
+        self.name = name
         self._loop = loop = turn.loop
         self._turn = turn
         self._config = config
@@ -89,13 +93,33 @@ class UdpListener:
         loop.add_reader(self._epoll.fileno(), self._ready)
         self._timer = loop.call_later(_lease_check(config.udp), self._end_leases)
 
-    def close(self) -> None:
+    def stop_reading(self) -> None:
+        """Replies can still leave."""
         self._timer.cancel()
         self._loop.remove_reader(self._epoll.fileno())
+
+    def close(self) -> None:
         self._epoll.close()
         self._sock.close()
 
+    def restore(self, dialect: Dialect, address: Address, filters: Iterable[Filter]) -> None:
+        """A peer that was subscribed before the broker's restart."""
+        peer = self._new_peer(self._lanes[dialect], self._receiver.raw(address))
+        peer.heard = self._loop.time()
+        peer.session = peer.new_session()
+        peer.session.outbox = peer
+        for pattern in filters:
+            self._turn.sessions.subscribe(peer.session, pattern)
+
+    def serves(self, dialect: Dialect, address: Address) -> bool:
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        return dialect in self._lanes and self._sock.family == family
+
     def _ready(self) -> None:
+        if self._turn.behind and self._turn.commits:
+            self._epoll.modify(self._sock, 0)
+            self._turn.commits.when_caught_up(lambda: self._epoll.modify(self._sock, select.EPOLLIN))
+            return
         datagrams, addresses = self._receiver.receive()
         if datagrams:
             self._turn.begin()

@@ -1,0 +1,51 @@
+"""`smb`: one command for everything but the broker and the two small programs beside it.
+
+A subcommand is one row of the table: the module that has its `main(words) -> exit status`, imported
+only when it is called, and what it does in a few words.
+"""
+
+import difflib
+import importlib
+import sys
+
+from smbroker.cli import arguments, terminal
+from smbroker.cli.arguments import Parser
+from smbroker.cli.signals import INTERRUPTED, Stopped, raise_stopped_on_signals
+
+COMMANDS = {
+    "demo": ("smbroker.cli.demo", "the broker with simulated devices in all dialects: a house and a water works"),
+}
+
+
+def main() -> int:
+    raise_stopped_on_signals()
+    words = sys.argv[1:]
+    try:
+        if words and words[0] in COMMANDS:
+            module, _ = COMMANDS[words[0]]
+            status: int = importlib.import_module(module).main(words[1:])
+            return status
+        _refuse(words)
+    except Stopped:
+        return INTERRUPTED
+    return arguments.BAD_ARGUMENTS
+
+
+def _parser() -> Parser:
+    listed = "\n".join(f"  {name:<10} {what}" for name, (_, what) in COMMANDS.items())
+    return arguments.parser(
+        "smb",
+        f"SMB, the Simple Message Broker.\n\ncommands:\n{listed}\n\nsmb COMMAND --help says more about each.",
+        "smb COMMAND [OPTION]...",
+        "  smb demo\n",
+    )
+
+
+def _refuse(words: list[str]) -> None:
+    """Help, usage and version are options; anything else is not a command."""
+    _, rest = _parser().parse_known_args(words[:1])
+    if not rest:
+        terminal.fail("smb: no command given; try: smb --help", arguments.BAD_ARGUMENTS)
+    near = difflib.get_close_matches(rest[0], COMMANDS, 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    terminal.fail(f"{arguments.shown(rest[0])}: no such command; {hint}try: smb --help", arguments.BAD_ARGUMENTS)

@@ -1,0 +1,81 @@
+"""The broker's end of the reading process (`smbroker.log.history`): questions out, pieces of history in.
+
+The process is started with the broker and again should it die; what was asked is then asked anew.
+"""
+
+import asyncio
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from smbroker.log.history import LENGTH, Failed, Piece, Request, packet
+from smbroker.server.console import Console
+
+Answered: TypeAlias = Callable[[Piece | Failed], None]
+
+PAUSE = 0.5  # seconds before a process that died is started again
+STOP_LIMIT = 2.0
+
+
+class History:
+    def __init__(self, directory: Path, console: Console) -> None:
+        self._directory = directory
+        self._console = console
+        self._asked: dict[int, tuple[Request, Answered]] = {}
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task:
+            self._task.cancel()
+        if self._process and self._process.stdin:
+            self._process.stdin.close()
+            try:
+                await asyncio.wait_for(self._process.wait(), STOP_LIMIT)
+            except TimeoutError:
+                self._process.kill()
+
+    def ask(self, request: Request, answered: Answered) -> None:
+        """One question per reading at a time."""
+        self._asked[request.reading] = request, answered
+        self._send(request)
+
+    def forget(self, reading: int) -> None:
+        self._asked.pop(reading, None)
+
+    def _send(self, request: Request) -> None:
+        if self._process and self._process.stdin and not self._process.stdin.is_closing():
+            self._process.stdin.write(packet(request))
+
+    async def _run(self) -> None:
+        while True:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "smbroker.log.history", str(self._directory)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for the broker; this ends when its input does
+            )
+            for request, _ in self._asked.values():
+                self._send(request)
+            assert self._process.stdout
+            await self._listen(self._process.stdout)
+            code = await self._process.wait()
+            self._console.error(f"the process that reads history ended ({code}); it is started again")
+            self._console.write()
+            await asyncio.sleep(PAUSE)
+
+    async def _listen(self, answers: asyncio.StreamReader) -> None:
+        while True:
+            try:
+                head = await answers.readexactly(LENGTH)
+                answer: Piece | Failed = pickle.loads(await answers.readexactly(int.from_bytes(head, "big")))
+            except asyncio.IncompleteReadError:
+                return
+            _, answered = self._asked.pop(answer.reading, (None, None))
+            if answered:
+                answered(answer)

@@ -1,0 +1,84 @@
+"""What survives a restart: typed sessions and UDP subscriptions, written to the state as they change.
+
+A typed session's cursor is saved when its client leaves, now and then, and when the broker stops; it is
+never past what the log has committed.
+"""
+
+from collections.abc import Iterable
+
+from smbroker.core.sessions import Session, Sessions
+from smbroker.log.state import SavedSession, SessionKey, State
+from smbroker.model.filter import Filter, exact, exact_topic
+from smbroker.model.message import Dialect
+from smbroker.model.topic import Topic
+from smbroker.server.commits import Commits
+from smbroker.server.followers import Followers
+
+
+class Memory:
+    def __init__(self, state: State, commits: Commits, followers: Followers) -> None:
+        self._state = state
+        self._commits = commits
+        self._followers = followers
+        self._cursors: dict[Session, int | None] = {}  # as last saved
+        followers.moved = self._started
+
+    # --- what `Sessions` tells ---
+
+    def subscribed(self, session: Session, pattern: Filter, keep: bool) -> None:
+        if not session.lasting:
+            return
+        now = self._commits.recent.next
+        if len(session.subscriptions) == 1:
+            self._state.save_session(_key(session), now if session.dialect is Dialect.TYPED else None)
+        self._state.save_subscription(_key(session), pattern, keep, now)
+
+    def unsubscribed(self, session: Session, pattern: Filter) -> None:
+        if not session.lasting:
+            return
+        if session.subscriptions:
+            self._state.drop_subscription(_key(session), pattern)
+        else:
+            self._state.drop_session(_key(session))
+            self._cursors.pop(session, None)
+
+    def _started(self, session: Session, topic: Topic, start: int) -> None:
+        self._state.save_subscription(_key(session), exact(topic), True, start)
+
+    # --- cursors ---
+
+    def save_cursors(self) -> None:
+        changed = []
+        for session in self._followers.kept():
+            cursor = self._followers.cursor_of(session)
+            if cursor is not None and cursor != self._cursors.get(session):
+                self._cursors[session] = cursor
+                changed.append((_key(session), cursor))
+        self._state.save_cursors(changed)
+
+    # --- the start and the end ---
+
+    def restore_typed(self, sessions: Sessions, saved: Iterable[SavedSession]) -> None:
+        for one in saved:
+            dialect, name, _ = one.key
+            if dialect != Dialect.TYPED:
+                continue
+            session = sessions.typed(name)
+            starts: dict[Topic, int] = {}
+            for pattern, (keep, start) in one.subscriptions.items():
+                topic = exact_topic(pattern)
+                if keep and topic is not None:
+                    sessions.restore_kept(session, pattern)
+                    starts[topic] = start
+                else:
+                    sessions.subscribe(session, pattern)
+            if starts:
+                self._followers.restore(session, min(one.cursor or 0, self._commits.recent.next), starts)
+
+    def close(self) -> None:
+        self.save_cursors()
+        self._state.close()
+
+
+def _key(session: Session) -> SessionKey:
+    return session.dialect.value, session.name, session.listener

@@ -1,0 +1,143 @@
+"""The data directory in use: log, state, the reading process, sealing and retention; start and stop.
+
+DIR/log/       the messages
+DIR/state.db   sessions and subscriptions
+"""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+from smbroker.log.log import Log
+from smbroker.log.state import State
+from smbroker.model.errors import LogError
+from smbroker.model.message import Dialect, Origin
+from smbroker.server.config import Config
+from smbroker.server.console import Console
+from smbroker.server.history import History
+from smbroker.server.memory import Memory
+from smbroker.server.turn import Turn
+from smbroker.server.udp import UdpListener
+
+CARE = 1.0  # seconds between looks at what is to be sealed or removed, and at the cursors
+LOW_PRIORITY = ("nice", "-n", "10")
+
+
+class Store:
+    def __init__(self, config: Config, log: Log, state: State, turn: Turn) -> None:
+        self._log = log
+        self._console = turn.console
+        self._turn = turn
+        self._saved = state.load()
+        self._directory = Path(config.data) / "log"
+        self.history = History(self._directory, turn.console)
+        followers = turn.use_log(log, self.history)
+        assert turn.commits
+        self._commits = turn.commits
+        self._memory = Memory(state, turn.commits, followers)
+        turn.sessions.remember = self._memory
+        self._memory.restore_typed(turn.sessions, self._saved)
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def open(cls, config: Config, turn: Turn) -> "Store":
+        """Raises LogError: in use by another broker, or the disk refuses."""
+        log = Log.open(Path(config.data) / "log", config.log)
+        try:
+            state = State(Path(config.data) / "state.db", _teller(turn))
+            for sentence in log.recovered:
+                turn.console.warn("recovered", sentence)
+            return cls(config, log, state, turn)
+        except BaseException:
+            log.close()
+            raise
+
+    def start(self) -> None:
+        self.history.start()
+        self._task = asyncio.get_running_loop().create_task(self._care())
+
+    def restore_peers(self, listeners: list[UdpListener]) -> None:
+        """Peers go back to the listener that they know, or to one that speaks their dialect."""
+        for one in self._saved:
+            dialect, source, name = one.key
+            if not name:
+                continue
+            origin = Origin.at(Dialect(dialect), source)
+            address = (origin.host, origin.port)
+            able = [each for each in listeners if each.serves(origin.dialect, address)]
+            if able:
+                best = next((each for each in able if each.name == name), able[0])
+                best.restore(origin.dialect, address, list(one.subscriptions))
+
+    async def stop(self) -> None:
+        """Everything is on disk when this returns; acknowledgements have been put into their outboxes."""
+        if self._task:
+            self._task.cancel()
+        await asyncio.get_running_loop().run_in_executor(None, self._commits.close)
+        await asyncio.sleep(0)  # what the writing thread told last
+
+    async def close(self) -> None:
+        """After the last client has gone."""
+        await self.history.stop()
+        self._memory.close()
+        try:
+            self._log.close()
+        except LogError as error:
+            self._console.error(error.text)
+
+    async def _care(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(CARE)
+            self._memory.save_cursors()
+            try:
+                pending = await loop.run_in_executor(None, lambda: self._log.pending_seals)
+                if pending:
+                    await self._seal(pending[0])
+                await loop.run_in_executor(None, self._log.retain, time.time())
+            except LogError as error:
+                self._console.warn("log_care", error.text)
+                self._console.write()
+
+    async def _seal(self, base: int) -> None:
+        """In a process of its own: packing columns takes the interpreter for long."""
+        process = await asyncio.create_subprocess_exec(
+            *LOW_PRIORITY,
+            *(sys.executable, "-m", "smbroker.log.seal", str(self._directory), str(base)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            _, said = await process.communicate()
+        except asyncio.CancelledError:
+            process.kill()
+            raise
+        if process.returncode:
+            text = said.decode(errors="replace").strip().rpartition("\n")[2]
+            self._console.warn("seal", f"segment {base} could not be sealed: {text}; it is tried again")
+            self._console.write()
+
+
+def _teller(turn: Turn) -> "Teller":
+    return Teller(turn.loop, turn.console)
+
+
+class Teller:
+    """Says on the console what the state's thread has to say."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, console: Console) -> None:
+        self._loop = loop
+        self._console = console
+
+    def __call__(self, trouble: str) -> None:
+        self._loop.call_soon_threadsafe(self._say, trouble)
+
+    def _say(self, trouble: str) -> None:
+        if trouble:
+            self._console.error(f"sessions cannot be saved: {trouble}")
+        else:
+            self._console.note("sessions are saved again")
+        self._console.write()

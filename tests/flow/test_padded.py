@@ -1,0 +1,626 @@
+"""padded from end to end: every rule of its section in DIALECTS.md, with a real broker and plain sockets."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from flow.house import LIMIT, Broker, Tcp, wait_for
+from flow.wires import (
+    DISCONNECT,
+    PING,
+    PONG,
+    PUBACK,
+    SUBACK,
+    SmallTcp,
+    alive,
+    config,
+    delivery,
+    descriptors,
+    gets_all,
+    padded,
+    padded_publish,
+    padded_subscriber,
+    publication,
+    segments,
+    wait_descriptors,
+)
+
+INTERVAL = 10.0  # seconds of silence until the broker asks
+HURRY = 0.3  # the same, for a broker whose time runs faster
+
+LONG = pytest.mark.skipif(not os.environ.get("SMB_LONG"), reason="takes 40 s; SMB_LONG=1 runs it")
+
+
+class Listening:
+    """A client that never speaks; notes what comes first and when, while the other tests run."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.client = broker.tcp("padded")
+        self.came: list[tuple[float, bytes]] = []
+        self.silent_since = time.monotonic()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        data = self.client.receive(64, INTERVAL + LIMIT)
+        self.came.append((time.monotonic() - self.silent_since, data))
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module", autouse=True)
+def silent(broker: Broker) -> Listening:
+    """Begins before the first test, so that the 10 s pass while the others run."""
+    return Listening(broker)
+
+
+# --- publish, subscribe, message ---
+
+
+def test_a_publish_is_answered_by_the_command_alone(broker: Broker) -> None:
+    client = broker.tcp("padded")
+    client.send(publication(b"p/ack", b"hello"))
+    assert client.receive(64) == b"PubAck" + b" " * 58
+    assert alive(client)
+
+
+def test_a_subscribe_is_answered_by_the_command_alone(broker: Broker) -> None:
+    client = broker.tcp("padded")
+    client.send(padded(b"Subscribe", b"p/sub"))
+    assert client.receive(64) == b"SubAck" + b" " * 58
+    assert alive(client)
+
+
+def test_a_message_has_its_title_and_length(broker: Broker) -> None:
+    subscriber = padded_subscriber(broker, b"p/message")
+    padded_publish(broker.tcp("padded"), b"p/message", b"hello")
+    expected = b"Message".ljust(64) + b"p/message".ljust(64) + b"5".ljust(64) + b"hello"
+    assert subscriber.receive(197) == expected
+    assert alive(subscriber)
+
+
+@pytest.mark.parametrize("message", [b"", b"  spaces around  ", bytes(range(256)), b"Disconnect".ljust(64), b"\0"])
+def test_a_message_is_taken_exactly(broker: Broker, message: bytes) -> None:
+    client = padded_subscriber(broker, b"p/exact")
+    client.send(publication(b"p/exact", message) + PING)
+    assert gets_all(client, delivery(b"p/exact", message), PUBACK, PONG)
+
+
+def test_the_largest_message_arrives_whole(broker: Broker) -> None:
+    subscriber = padded_subscriber(broker, b"p/largest")
+    publisher = broker.tcp("padded")
+    message = os.urandom(1 << 20) * 16
+    sending = threading.Thread(target=publisher.send, args=(publication(b"p/largest", message),))
+    sending.start()
+    expected = delivery(b"p/largest", message)
+    assert subscriber.receive(len(expected)) == expected
+    sending.join()
+    assert publisher.receive(64) == PUBACK
+
+
+@pytest.mark.parametrize("change", [bytes.lower, bytes.upper, bytes.swapcase, bytes.title], ids=lambda f: f.__name__)
+def test_words_are_known_in_any_case_and_said_in_one(broker: Broker, change: Callable[[bytes], bytes]) -> None:
+    client = broker.tcp("padded")
+    title = b"p/case/" + change.__name__.encode()
+    words = [b"Subscribe", b"Ping", b"Pong", b"Publish", b"Disconnect"]
+    subscribe, ping, pong, publish, disconnect = (change(word).ljust(64) for word in words)
+    client.send(subscribe + padded(title))
+    assert client.receive(64) == SUBACK
+    client.send(ping)
+    assert client.receive(64) == PONG
+    client.send(pong + publish + padded(title, b"1") + b"x")
+    assert gets_all(client, PUBACK, delivery(title, b"x"))
+    client.send(disconnect)
+    assert client.closed()
+
+
+def test_every_topic_has_its_own_acknowledgement_and_repeating_one_changes_nothing(broker: Broker) -> None:
+    client = broker.tcp("padded")
+    titles = (b"p/one", b"p/two", b"p/one", b"p/one")
+    client.send(b"".join(padded(b"Subscribe", title) for title in titles))
+    assert client.receive(4 * 64) == SUBACK * 4
+    assert alive(client)
+    publisher = broker.tcp("padded")
+    for title in (b"p/one", b"p/two", b"p/three", b"p/one"):
+        padded_publish(publisher, title, b"x")
+    expected = delivery(b"p/one", b"x") + delivery(b"p/two", b"x") + delivery(b"p/one", b"x")
+    assert client.receive(len(expected)) == expected
+    assert alive(client)
+
+
+def test_the_acknowledgement_comes_before_any_message(broker: Broker) -> None:
+    stop = threading.Event()
+
+    def publish_always() -> None:
+        publisher = broker.tcp("padded")
+        while not stop.is_set():
+            publisher.send(publication(b"p/busy", b"x") * 20)
+            publisher.receive(20 * 64)
+
+    publishing = threading.Thread(target=publish_always)
+    publishing.start()
+    try:
+        for _ in range(50):
+            subscriber = broker.tcp("padded")
+            subscriber.send(padded(b"Subscribe", b"p/busy"))
+            assert subscriber.receive(64) == SUBACK
+            assert subscriber.receive(193) == delivery(b"p/busy", b"x")
+            subscriber.sock.close()
+    finally:
+        stop.set()
+        publishing.join()
+
+
+def test_a_message_comes_in_one_write(broker: Broker) -> None:
+    subscriber = padded_subscriber(broker, b"p/write")
+    publisher = broker.tcp("padded")
+    for size in (0, 1, 1_000, 30_000):
+        before = segments(subscriber.sock)
+        padded_publish(publisher, b"p/write", b"x" * size)
+        assert subscriber.receive(192 + size) == delivery(b"p/write", b"x" * size)
+        assert segments(subscriber.sock) == before + 1
+
+
+def test_a_publisher_that_subscribed_gets_its_own_message(broker: Broker) -> None:
+    client = padded_subscriber(broker, b"p/own")
+    client.send(publication(b"p/own", b"x"))
+    assert gets_all(client, PUBACK, delivery(b"p/own", b"x"))
+
+
+def test_wildcards_are_ordinary_characters(broker: Broker) -> None:
+    client = padded_subscriber(broker, b"p/wild/#", b"p/wild/+", b"#")
+    publisher = broker.tcp("padded")
+    for title in (b"p/wild/x", b"p/wild", b"p/wild/#", b"p/wild/+", b"#"):
+        padded_publish(publisher, title, b"x")
+    expected = delivery(b"p/wild/#", b"x") + delivery(b"p/wild/+", b"x") + delivery(b"#", b"x")
+    assert client.receive(len(expected)) == expected
+    assert alive(client)
+
+
+def test_what_no_title_can_say_does_not_reach_a_shorter_one(broker: Broker) -> None:
+    long = b"p/" + b"t" * 62
+    client = padded_subscriber(broker, long, b"p/space")
+    other = broker.udp()
+    assert other.ask(b"S|#") == b"Hello Subscriber!"
+    for topic in (long + b"t", b"p/space ", b" p/space", long):
+        other.send(b"P|%b|x" % topic)
+        heard = {other.receive(), other.receive()}
+        assert heard == {b"Hello Publisher!", b"TOPIC: %b - MESSAGE: x" % topic}, "others still get it"
+    assert client.receive(193) == delivery(long, b"x")
+    assert alive(client)
+
+
+def test_what_was_published_just_before_closing_is_delivered(broker: Broker) -> None:
+    subscriber = padded_subscriber(broker, b"p/bye")
+    for number in range(20):
+        publisher = broker.tcp("padded")
+        publisher.send(publication(b"p/bye", b"%02d" % number))
+        publisher.sock.close()
+        assert subscriber.receive(194) == delivery(b"p/bye", b"%02d" % number)
+
+
+def test_a_publisher_that_is_done_speaking_still_gets_its_answer(broker: Broker) -> None:
+    publisher = broker.tcp("padded")
+    publisher.send(publication(b"p/half", b"x"))
+    publisher.sock.shutdown(socket.SHUT_WR)
+    assert publisher.receive(64) == PUBACK
+    assert publisher.closed()
+
+
+# --- Disconnect ---
+
+
+def test_disconnect_closes_without_a_reply_subscribers_and_publishers_alike(broker: Broker) -> None:
+    staying = padded_subscriber(broker, b"p/leave")
+    leaving = padded_subscriber(broker, b"p/leave")
+    publisher = broker.tcp("padded")
+    padded_publish(publisher, b"p/leave", b"1")
+    for client in (staying, leaving):
+        assert client.receive(193) == delivery(b"p/leave", b"1")
+    leaving.send(DISCONNECT)
+    assert leaving.closed()
+    publisher.send(DISCONNECT)
+    assert publisher.closed()
+    padded_publish(broker.tcp("padded"), b"p/leave", b"2")
+    assert staying.receive(193) == delivery(b"p/leave", b"2")
+
+
+def test_what_came_before_a_disconnect_counts_and_what_came_after_does_not(broker: Broker) -> None:
+    subscriber = padded_subscriber(broker, b"p/last")
+    client = broker.tcp("padded")
+    client.send(publication(b"p/last", b"1") + DISCONNECT + publication(b"p/last", b"2"))
+    assert client.receive(64) == PUBACK
+    assert client.closed()
+    padded_publish(broker.tcp("padded"), b"p/last", b"3")
+    assert subscriber.receive(2 * 193) == delivery(b"p/last", b"1") + delivery(b"p/last", b"3")
+
+
+# --- fields as the existing clients make them ---
+
+
+def test_a_subscribe_of_66_bytes_is_understood(broker: Broker) -> None:
+    client = broker.tcp("padded")
+    client.send(b"Subscribe".ljust(66) + padded(b"p/66"))
+    assert client.receive(64) == SUBACK
+    client.send((b"Subscribe".ljust(66) + padded(b"p/67")) * 2)
+    assert client.receive(128) == SUBACK * 2
+    publisher = broker.tcp("padded")
+    for title in (b"p/66", b"p/67"):
+        padded_publish(publisher, title, b"x")
+        assert client.receive(193) == delivery(title, b"x")
+
+
+def test_fields_padded_to_64_characters_are_understood(broker: Broker) -> None:
+    title = "p/größe €"
+    field = title.ljust(64).encode()
+    assert len(field) == 68
+    client = broker.tcp("padded")
+    client.send(b"Subscribe".ljust(66) + field)
+    assert client.receive(64) == SUBACK
+    publisher = broker.tcp("padded")
+    for message in (b"x", b" y"):
+        publisher.send(b"Publish".ljust(64) + field + b"%-64d" % len(message) + message)
+        assert publisher.receive(64) == PUBACK
+        expected = delivery(title.encode(), message)
+        assert client.receive(len(expected)) == expected
+
+
+def test_spaces_before_a_field_are_skipped(broker: Broker) -> None:
+    client = broker.tcp("padded")
+    client.send(b"  " + padded(b"Subscribe") + b"   " + padded(b"p/skip"))
+    assert client.receive(64) == SUBACK
+    client.send(b" " * 200 + padded(b"Publish") + b" " + padded(b"p/skip") + b" " * 65 + padded(b"3") + b" x ")
+    assert gets_all(client, PUBACK, delivery(b"p/skip", b" x "))
+
+
+def test_titles_of_64_bytes_and_with_spaces_within_are_kept_whole(broker: Broker) -> None:
+    titles = (b"p/" + b"t" * 62, b"p/a  b")
+    client = padded_subscriber(broker, *titles)
+    publisher = broker.tcp("padded")
+    for title in titles:
+        padded_publish(publisher, title, b"x")
+        assert client.receive(193) == delivery(title, b"x")
+
+
+def test_commands_may_come_glued_together(broker: Broker) -> None:
+    client = padded_subscriber(broker, b"p/glued")
+    publisher = broker.tcp("padded")
+    messages = [b"%d" % number * (number % 50) for number in range(500)]
+    publisher.send(b"".join(publication(b"p/glued", message) + PING for message in messages))
+    assert sorted(publisher.receive(64) for _ in range(1_000)) == [PONG] * 500 + [PUBACK] * 500
+    expected = b"".join(delivery(b"p/glued", message) for message in messages)
+    assert client.receive(len(expected)) == expected
+    assert alive(client)
+
+
+def test_commands_may_come_split_anywhere(broker: Broker) -> None:
+    client = broker.tcp("padded")
+    data = b"Subscribe".ljust(66) + padded(b"p/split") + publication(b"p/split", b"hello") + PING
+    for position in range(len(data)):
+        client.send(data[position : position + 1])
+    assert client.receive(64) == SUBACK
+    assert gets_all(client, PUBACK, PONG, delivery(b"p/split", b"hello"))
+    for place in range(1, 197, 7):
+        client.send(publication(b"p/split", b"hello")[:place])
+        assert alive(broker.tcp("padded"))
+        client.send(publication(b"p/split", b"hello")[place:])
+        assert gets_all(client, PUBACK, delivery(b"p/split", b"hello"))
+
+
+# --- lengths ---
+
+LENGTHS = [
+    ("characters, alone", 3, ["für"], "für"),
+    ("characters, a known command glued to it", 3, ["für", PING], "für"),
+    ("characters, of several bytes each", 4, ["€😀ü."], "€😀ü."),
+    ("bytes, alone", 4, ["für"], "für"),
+    ("bytes, a known command glued to it", 4, ["für", PING], "für"),
+    ("bytes, a known command in other letters", 4, ["für", b"ping".ljust(64)], "für"),
+    ("bytes, spaces and a known command", 4, ["für", b"  " + PING], "für"),
+    ("bytes, and nothing after them", 3, ["fü"], "fü"),
+    ("bytes that are no text", 3, [b"\xff\xfe\xfd", PING], b"\xff\xfe\xfd"),
+]
+
+
+@pytest.mark.parametrize(("length", "pieces", "expected"), [case[1:] for case in LENGTHS], ids=[c[0] for c in LENGTHS])
+def test_a_length_is_bytes_or_characters(
+    broker: Broker, length: int, pieces: list[str | bytes], expected: str | bytes
+) -> None:
+    subscriber = padded_subscriber(broker, b"p/length")
+    client = broker.tcp("padded")
+    message = b"".join(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
+    client.send(publication(b"p/length", message, length))
+    payload = expected.encode() if isinstance(expected, str) else expected
+    assert subscriber.receive(192 + len(payload)) == delivery(b"p/length", payload), "its own length is in bytes"
+    assert gets_all(client, PUBACK, PONG) if len(pieces) == 2 else client.receive(64) == PUBACK
+    assert alive(client)
+
+
+def test_a_length_that_ends_within_a_character_waits_for_its_rest(broker: Broker) -> None:
+    subscriber = padded_subscriber(broker, b"p/within")
+    client = broker.tcp("padded")
+    client.send(publication(b"p/within", "aé".encode()[:2], 2))
+    assert alive(broker.tcp("padded"))
+    client.send("é".encode()[1:])
+    assert client.receive(64) == PUBACK
+    assert subscriber.receive(195) == delivery(b"p/within", "aé".encode())
+
+
+BAD_LENGTHS = [b"x", b"-1", b"1.5", b"+1", b"1 2", b"0x10", "٣".encode(), b"16777217", b"9" * 64]
+
+
+@pytest.mark.parametrize("length", BAD_LENGTHS, ids=lambda length: ascii(length)[:20])
+def test_a_bad_length_closes_the_connection_and_no_other(broker: Broker, length: bytes) -> None:
+    other = padded_subscriber(broker, b"p/bad")
+    client = padded_subscriber(broker, b"p/bad")
+    client.send(padded(b"Publish", b"p/bad", length))
+    assert client.closed()
+    padded_publish(broker.tcp("padded"), b"p/bad", b"x")
+    assert other.receive(193) == delivery(b"p/bad", b"x")
+
+
+@pytest.mark.parametrize("word", [b"Hello", b"Unsubscribe", b"PingPong", b"Ping me", b"\xff\0", b"x" * 64, b"Ping\n"])
+def test_an_unknown_command_is_ignored(broker: Broker, word: bytes) -> None:
+    client = padded_subscriber(broker, b"p/unknown")
+    client.send(padded(word))
+    assert alive(client)
+    padded_publish(broker.tcp("padded"), b"p/unknown", b"x")
+    assert client.receive(193) == delivery(b"p/unknown", b"x")
+
+
+def test_a_title_that_is_no_topic_is_refused_warned_of_and_counted_and_the_connection_lives() -> None:
+    with Broker() as broker:
+        client = broker.tcp("padded")
+        for title in (b"a\xff", b"a\0b"):
+            client.send(padded(b"Subscribe", title))
+            assert alive(client), "no SubAck"
+            client.send(publication(title, DISCONNECT))
+            assert alive(client), "no PubAck, and the message is no command"
+        assert broker.err.has(f"padded 127.0.0.1:{client.address[1]}: the topic is not UTF-8")
+        broker.stop()
+        assert broker.err.has("topic_not_utf8 2")
+        assert broker.err.has("topic_nul 2")
+
+
+# --- probes and keep-alive ---
+
+
+def test_a_connection_that_says_nothing_and_closes_leaves_no_trace() -> None:
+    with Broker() as broker:
+        before = descriptors(broker)
+        for kind in ("padded", "tcp", "typed"):
+            for _ in range(100):
+                broker.tcp(kind).sock.close()
+            probes = [broker.tcp(kind) for _ in range(20)]
+            for probe in probes:
+                probe.sock.shutdown(socket.SHUT_WR)
+            for probe in probes:
+                assert probe.closed()
+                probe.sock.close()
+        wait_descriptors(broker, before)
+        padded_publish(broker.tcp("padded"), b"t", b"x")
+        assert len(broker.out.all) == 5, "four listeners and ready"
+        assert broker.err.all == []
+
+
+@pytest.fixture
+def hurried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    """A broker to which HURRY is ten seconds."""
+    hurry = f"from smbroker.dialects.padded import KeepAlive; KeepAlive.__init__.__defaults__ = ({HURRY}, 3)"
+    (tmp_path / "sitecustomize.py").write_text(hurry)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    with Broker() as broker:
+        yield broker
+
+
+GIVEN_UP = [
+    " did not answer. [1]",
+    " did not answer. [2]",
+    " did not answer. [3]",
+    " disconnected by Server",
+]
+
+
+def told(broker: Broker, client: Tcp) -> list[str]:
+    """What the console said of this client."""
+    name = str(client.address)
+    return [line.removeprefix(name) for line in broker.out.all if line.startswith(name)]
+
+
+def test_a_client_that_never_answers_is_asked_three_times_and_given_up(hurried: Broker) -> None:
+    other = padded_subscriber(hurried, b"t")
+    client = padded_subscriber(hurried, b"t")
+    start = time.monotonic()
+    assert client.receive(3 * 64) == PING * 3
+    assert client.closed()
+    assert time.monotonic() - start > 4 * HURRY - 0.1
+    assert other.receive(64) == PING
+    other.send(PONG)
+    hurried.out.wait(f"{client.address} disconnected by Server")
+    assert told(hurried, client) == GIVEN_UP
+
+
+def test_a_client_that_answers_stays_and_nothing_is_said_of_it(hurried: Broker) -> None:
+    answering = padded_subscriber(hurried, b"t")
+    silent = hurried.tcp("padded")
+    for _ in range(5):
+        assert answering.receive(64) == PING
+        answering.send(PONG)
+    assert silent.receive(3 * 64) == PING * 3
+    assert silent.closed()
+    padded_publish(hurried.tcp("padded"), b"t", b"x")
+    while (came := answering.receive(64)) == PING:
+        answering.send(PONG)
+    assert came + answering.receive(129) == delivery(b"t", b"x")
+    assert told(hurried, answering) == []
+
+
+def test_only_a_pong_resets_the_count(hurried: Broker) -> None:
+    forgiven, speaking = hurried.tcp("padded"), hurried.tcp("padded")
+    for client in (forgiven, speaking):
+        assert client.receive(2 * 64) == PING * 2
+        hurried.out.wait(f"{client.address} did not answer. [1]")
+    forgiven.send(PONG)
+    speaking.send(padded(b"Hello"))
+    assert speaking.receive(64) == PING
+    assert speaking.closed()
+    hurried.out.wait(f"{speaking.address} disconnected by Server")
+    assert told(hurried, speaking)[-2:] == [" did not answer. [3]", " disconnected by Server"]
+    assert forgiven.receive(3 * 64) == PING * 3
+    assert forgiven.closed()
+    hurried.out.wait(f"{forgiven.address} disconnected by Server")
+    assert [line for line in told(hurried, forgiven) if "[1]" in line] == [" did not answer. [1]"] * 2
+
+
+def test_a_client_that_speaks_is_not_asked(hurried: Broker) -> None:
+    speaking, silent = hurried.tcp("padded"), hurried.tcp("padded")
+    stop = threading.Event()
+
+    def speak_always() -> None:
+        while not stop.wait(HURRY / 10):
+            speaking.send(padded(b"Hello"))
+
+    thread = threading.Thread(target=speak_always)
+    thread.start()
+    try:
+        assert silent.receive(3 * 64) == PING * 3
+        assert silent.closed()
+    finally:
+        stop.set()
+        thread.join()
+    speaking.send(PING)
+    assert speaking.receive(64) == PONG, "no Ping was waiting"
+
+
+# --- limits ---
+
+
+def test_a_subscriber_that_never_reads_is_disconnected_and_others_get_everything(tmp_path: Path) -> None:
+    with Broker(*config(tmp_path, "[tcp]\noutbox_bytes = 1000000\n")) as broker:
+        reading, publisher = padded_subscriber(broker, b"t"), broker.tcp("padded")
+        stuck = SmallTcp(broker.ports["padded"])
+        stuck.send(padded(b"Subscribe", b"t"))
+        assert stuck.receive(64) == SUBACK
+        before = descriptors(broker)
+        for number in range(200):
+            message = b"%06d" % number * 10_000
+            padded_publish(publisher, b"t", message)
+            assert reading.receive(192 + len(message)) == delivery(b"t", message)
+        broker.err.wait(f"padded 127.0.0.1:{stuck.address[1]}: disconnected: it does not read")
+        wait_descriptors(broker, before - 1)
+        assert alive(reading)
+        stuck.sock.close()
+
+
+def test_what_waits_for_slow_readers_is_bounded(tmp_path: Path) -> None:
+    with Broker(*config(tmp_path, "[tcp]\noutbox_bytes = 1000000\n")) as broker:
+        publisher = broker.tcp("padded")
+        stuck = [padded_subscriber(broker, b"t") for _ in range(10)]
+        before = broker.memory()
+        for _ in range(300):
+            padded_publish(publisher, b"t", b"x" * 100_000)
+        wait_for(lambda: sum("does not read" in line for line in broker.err.all) == len(stuck))
+        assert broker.memory() - before < 40_000_000
+
+
+def test_unfinished_input_is_bounded_for_all_connections_together(tmp_path: Path) -> None:
+    with Broker(*config(tmp_path, "[tcp]\ninput_bytes = 1000000\n")) as broker:
+        other = padded_subscriber(broker, b"t")
+        for _ in range(5):  # what a closed connection held is free again
+            holding = broker.tcp("padded")
+            holding.send(publication(b"t", b"x" * 600_000, 700_000))
+            assert alive(other)
+            greedy = broker.tcp("padded")
+            with suppress(ConnectionError):
+                greedy.send(publication(b"t", b"x" * 600_000, 700_000))
+            assert greedy.closed(), "the one that went over it is closed"
+            holding.send(b"x" * 100_000)
+            assert holding.receive(64) == PUBACK
+            expected = delivery(b"t", b"x" * 700_000)
+            assert other.receive(len(expected)) == expected
+        broker.stop()
+        assert broker.err.has("input_full 5")
+
+
+def test_connections_beyond_the_limit_are_closed_at_once(tmp_path: Path) -> None:
+    with Broker(*config(tmp_path, "[tcp]\nmax_connections = 5\n")) as broker:
+        clients = [broker.tcp(kind) for kind in ("padded", "padded", "typed", "tcp")]
+        clients.append(padded_subscriber(broker, b"t"))
+        for kind in ("padded", "typed", "tcp"):
+            assert broker.tcp(kind).closed()
+        assert alive(clients[0])
+        clients[0].send(DISCONNECT)
+        assert clients[0].closed()
+        padded_publish(broker.tcp("padded"), b"t", b"x")
+        assert clients[-1].receive(193) == delivery(b"t", b"x")
+        broker.stop()
+        assert broker.err.has("too_many_connections 3")
+
+
+def test_subscriptions_beyond_the_limit_are_refused_and_the_connection_lives(tmp_path: Path) -> None:
+    with Broker(*config(tmp_path, "[tcp]\nmax_subscriptions = 3\n")) as broker:
+        client = padded_subscriber(broker, b"1", b"2", b"3", b"3")
+        client.send(padded(b"Subscribe", b"4"))
+        assert alive(client), "no SubAck"
+        publisher = broker.tcp("padded")
+        for title in (b"4", b"3"):
+            padded_publish(publisher, title, b"x")
+        assert client.receive(193) == delivery(b"3", b"x")
+
+
+def test_the_largest_payload_is_a_setting(tmp_path: Path) -> None:
+    with Broker(*config(tmp_path, "max_payload = 100\n")) as broker:
+        client = padded_subscriber(broker, b"t")
+        publisher = broker.tcp("padded")
+        padded_publish(publisher, b"t", b"x" * 100)
+        assert client.receive(292) == delivery(b"t", b"x" * 100)
+        publisher.send(padded(b"Publish", b"t", b"101"))
+        assert publisher.closed()
+        characters = broker.tcp("padded")
+        characters.send(publication(b"t", "ü".encode() * 60, 60))
+        assert characters.closed(), "60 characters, but 120 bytes"
+        assert alive(client)
+
+
+# --- the real ten seconds; last, so that they have passed by now ---
+
+
+def test_ten_seconds_of_silence_are_answered_by_a_ping(silent: Listening) -> None:
+    wait_for(lambda: silent.came, "a Ping", INTERVAL + LIMIT)
+    seconds, data = silent.came[0]
+    assert data == PING
+    assert INTERVAL - 0.2 < seconds < INTERVAL + 2
+
+
+@LONG
+def test_the_whole_story_takes_forty_seconds() -> None:
+    with Broker() as broker:
+        answering, silent, speaking = (padded_subscriber(broker, b"t") for _ in range(3))
+        start = time.monotonic()
+        for seconds in (10, 20, 30):
+            assert silent.receive(64, 15) == PING
+            assert abs(time.monotonic() - start - seconds) < 1
+            assert answering.receive(64, 1) == PING
+            answering.send(PONG)
+            if seconds == 10:
+                assert speaking.receive(64, 1) == PING
+                time.sleep(5)
+                speaking.send(padded(b"Hello"))  # its time begins anew, its count does not
+        assert silent.closed(15)
+        assert abs(time.monotonic() - start - 40) < 1
+        assert speaking.receive(128) == PING * 2
+        assert speaking.closed(15)
+        assert abs(time.monotonic() - start - 45) < 1
+        broker.out.wait(f"{speaking.address} disconnected by Server")
+        for client in (silent, speaking):
+            assert told(broker, client) == GIVEN_UP
+        assert told(broker, answering) == []
