@@ -4,17 +4,25 @@
     with frozen(broker): ...               what is sent inside is read by the broker at once
     settled(broker)                        everything sent before has been dealt with
     counts(broker)                         stops it: what it dropped, by reason
+    with started("--quiet", …) as broker:  a broker with no options but these, however it starts
+    with Terminal() as terminal: ...       a terminal for a program to write to
 Nothing here knows more of a dialect than how to subscribe.
 """
 
+import os
+import pty
 import re
 import signal
 import socket
+import subprocess
+import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from flow.house import Broker, Udp, wait_for
+from flow.house import BIN, LIMIT, Broker, Lines, Udp, wait_for
 
 SUBSCRIBE = {"soh": b"S", "pipe": b"S|", "semicolon": b"s"}
 
@@ -80,3 +88,95 @@ def counts(broker: Broker) -> dict[str, int]:
     line = next((line for line in broker.err.all if "dropped in all: " in line), "dropped in all: ")
     found = re.findall(r"([a-z_0-9 ]+) (\d+)(?:, |$)", line.partition("dropped in all: ")[2])
     return {reason: int(count) for reason, count in found}
+
+
+class Program:
+    """A broker as a process; `out` and `err` are there where they are pipes."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        if process.stdout:
+            self.out = Lines(process.stdout)
+        if process.stderr:
+            self.err = Lines(process.stderr)
+
+    def wait(self) -> int:
+        """Its exit status, once it has ended by itself and all that it said has been read."""
+        code = self.process.wait(LIMIT)
+        for lines in (getattr(self, "out", None), getattr(self, "err", None)):
+            if lines:
+                lines.wait_end()
+        return code
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.wait()
+
+    def udp_port(self) -> int:
+        """Of its UDP socket, as the kernel knows it: --quiet tells none."""
+        return wait_for(self._udp_port, "a UDP socket")
+
+    def _udp_port(self) -> int:
+        assert self.process.poll() is None, self.err.wait_end()
+        own = set()
+        for entry in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            try:
+                own.add(str(entry.readlink()).removeprefix("socket:[").removesuffix("]"))
+            except OSError:
+                pass  # closed meanwhile
+        for line in Path(f"/proc/{self.process.pid}/net/udp").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[9] in own:
+                return int(words[1].partition(":")[2], 16)
+        return 0
+
+
+@contextmanager
+def started(*options: str, **settings: Any) -> Iterator[Program]:
+    """In a directory of its own; ended when the test has not done so."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with tempfile.TemporaryDirectory(prefix="smb-test-", ignore_cleanup_errors=True) as folder:
+        settings = {"cwd": folder, **streams, **settings}
+        process = subprocess.Popen([BIN / "smbbroker", *options], start_new_session=True, **settings)
+        try:
+            yield Program(process)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait(LIMIT)
+
+
+class Terminal:
+    """`slave` is what a program gets; what it writes there is read all the time, unless nobody reads."""
+
+    def __init__(self, *, read: bool = True) -> None:
+        self._master, self.slave = pty.openpty()
+        self._pieces: list[bytes] = []
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        if read:
+            self._thread.start()
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close_slave()
+        os.close(self._master)
+
+    def text(self) -> str:
+        """All that was written, once the programs have ended."""
+        self._close_slave()
+        self._thread.join(LIMIT)
+        return b"".join(self._pieces).decode().replace("\r\n", "\n")
+
+    def _close_slave(self) -> None:
+        if self.slave >= 0:
+            os.close(self.slave)
+            self.slave = -1
+
+    def _read(self) -> None:
+        try:
+            while piece := os.read(self._master, 4_096):
+                self._pieces.append(piece)
+        except OSError:
+            pass  # how a terminal ends

@@ -1,19 +1,13 @@
 """semicolon over a real socket: every rule of its section in DIALECTS.md, and the broker's console for it."""
 
-import os
-import pty
-import random
 import re
 import signal
-import subprocess
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from flow.house import BIN, LIMIT, Broker, Udp, wait_for
-from flow.peers import Peer, counts, frozen, settled, signalled
+from flow.house import Broker, Udp
+from flow.peers import Peer, Terminal, counts, frozen, settled, signalled, started
 from flow.wires import config
 
 YELLOW, PLAIN = "\x1b[33m", "\x1b[0m"
@@ -338,88 +332,28 @@ def test_the_number_of_subscribers_is_told_after_each_change() -> None:
 
 
 def test_quiet_turns_that_off_but_not_the_warnings() -> None:
-    with QuietBroker() as broker:
-        client = broker.udp()
+    with started("--quiet", "--listen", "udp://127.0.0.1:0") as broker:
+        client = Udp(broker.udp_port())
         for datagram in (b"sa", b"pa;m", b"u", b"pbad"):
             client.send(datagram)
         assert client.receive() == b"a;m"
         broker.err.wait("warning: semicolon")
-        broker.stop()
+        client.sock.close()
+        assert broker.stop() == 0
         assert not broker.err.has("Current Subscribers")
         assert not any(line.startswith("127.0.0.1:") for line in broker.err.all)
         assert broker.out.all == []
 
 
-class QuietBroker(Broker):
-    """With --quiet there is no line that tells the port: one that was free a moment ago, and a question to it."""
-
-    def __init__(self) -> None:
-        for _ in range(20):
-            with_port = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]
-            port = random.randrange(1_024, int(with_port))
-            self._start(port)
-            if wait_for(lambda port=port: self._answers(port) or self.process.poll() is not None):
-                if self.process.poll() is None:
-                    return
-        raise AssertionError("no free port")
-
-    def _start(self, port: int) -> None:
-        from flow.house import Lines
-
-        self.process = subprocess.Popen(
-            [BIN / "smbbroker", "--listen", f"udp://127.0.0.1:{port}", "--quiet"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self.out, self.err = Lines(self.process.stdout), Lines(self.process.stderr)
-        self._sockets = []
-        self.ports = {"udp": port}
-
-    def _answers(self, port: int) -> bool:
-        client = Udp(port)
-        try:
-            client.send(b"P|$there|")
-            return client.receive(0.05) != b""
-        except OSError:
-            return False
-        finally:
-            client.sock.close()
-
-
 def test_warnings_are_yellow_on_a_terminal_and_datagrams_plain() -> None:
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [BIN / "smbbroker", "--listen", "udp://127.0.0.1:0"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=slave,
-    )
-    os.close(slave)
-    written: list[bytes] = []
-
-    def read() -> None:
-        try:
-            while piece := os.read(master, 4_096):
-                written.append(piece)
-        except OSError:
-            pass  # how a terminal ends
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    assert process.stdout
-    line = process.stdout.readline().split()
-    client = Udp(int(line[3]))
-    client.send(b"pbad")
-    client.send(b"p" + b"x" * 508)
-    client.ask(b"P|settled|")
-    client.sock.close()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(LIMIT) == 0
-    thread.join(LIMIT)
-    os.close(master)
-    process.communicate()
-    text = b"".join(written).decode().replace("\r\n", "\n")
+    with Terminal() as terminal, started("--listen", "udp://127.0.0.1:0", stderr=terminal.slave) as broker:
+        client = Udp(broker.udp_port())
+        client.send(b"pbad")
+        client.send(b"p" + b"x" * 508)
+        client.ask(b"P|settled|")
+        client.sock.close()
+        assert broker.stop(signal.SIGINT) == 0
+        text = terminal.text()
     where = "127.0.0.1:[0-9]+"
     assert re.search(rf"^{where}:pbad$", text, re.MULTILINE)
     assert re.search(rf"^{re.escape(YELLOW)}warning: semicolon {where}: .*{re.escape(PLAIN)}$", text, re.MULTILINE)

@@ -58,7 +58,8 @@ def test_sealing_changes_no_row(log: Log) -> None:
 
 def test_ranges_across_sealed_segments_and_the_tail(log: Log) -> None:
     before = filled(log, 2)
-    for start, end in ((0, 1), (99, 101), (150, 250), (199, 300), (0, 300), (250, 250), (299, None), (300, None)):
+    ranges = [(0, 1), (99, 101), (150, 250), (199, 300), (210, 220), (0, 300), (250, 250), (299, None), (300, None)]
+    for start, end in ranges:
         rows = pa.Table.from_batches(list(log.read(start, end)), SCHEMA)
         assert rows.equals(before.slice(start, (300 if end is None else end) - start)), (start, end)
 
@@ -181,7 +182,7 @@ def test_damage_in_a_closed_tail_is_said_and_kept(log: Log) -> None:
     assert path.with_name(path.name + ".damaged").read_bytes() == raw
 
 
-def test_the_tail_is_rotated_by_rows_bytes_and_age(tmp_path: Path) -> None:
+def test_the_tail_is_rotated_by_rows_bytes_age_and_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = LogSettings(seal_rows=10, seal_bytes=5000, seal_age=60.0)
     log = Log.open(tmp_path, settings, QuickDisk())
     now = SOMETIME / SECOND
@@ -194,6 +195,13 @@ def test_the_tail_is_rotated_by_rows_bytes_and_age(tmp_path: Path) -> None:
     log.append([turn(["a" * 5000])])
     assert log.rotate_if_due(now)
     assert log.pending_seals == [0, 9, 19]
+    monkeypatch.setattr("smbroker.log.log.MAX_APPENDS", 2)
+    log.append([turn(["a"])])
+    assert not log.rotate_if_due(now)
+    log.close()
+    log = Log.open(tmp_path, settings, QuickDisk())
+    log.append([turn(["a"])])
+    assert log.rotate_if_due(now)
     log.close()
 
 

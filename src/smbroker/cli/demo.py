@@ -24,19 +24,19 @@ from smbroker.cli import arguments, terminal
 from smbroker.cli.devices.curves import Clock
 from smbroker.cli.devices.order import Listener, Order
 from smbroker.cli.signals import SIGNALS, Stopped
-from smbroker.model.errors import UsageError
+from smbroker.model.errors import LogError, UsageError
 from smbroker.server import broker, listeners
 from smbroker.server import config as configuration
 from smbroker.server.config import Config
 
-USAGE = """smb demo [--data DIR] [--config FILE] [--listen KIND://HOST:PORT]... [--quiet] [--seed N]
-                [--speed X] [-?|--help] [--usage] [-V|--version]"""
+USAGE = """smb demo [--data DIR] [--no-log] [--config FILE] [--listen KIND://HOST:PORT]... [--quiet]
+                [--seed N] [--speed X] [-?|--help] [--usage] [-V|--version]"""
 EXAMPLES = """\
   smb demo                                 all dialects on their usual ports, on loopback
   smb demo --listen udp://127.0.0.1:9000   soh, pipe and semicolon alone, on another port
   smb demo --speed 1                       the devices' time runs as ours
 """
-CANNOT_RUN = 1  # the exit status when a port cannot be had
+CANNOT_RUN = 1  # the exit status when a port or the log cannot be had
 PATIENCE = 3.0  # seconds for the devices to end by themselves
 MAX_SPEED = 3_600.0
 
@@ -50,6 +50,8 @@ def main(words: Sequence[str]) -> int:
             _run(replace(config, listen=tuple(map(str, endpoints))))
     except UsageError as error:
         terminal.fail(error.text, CANNOT_RUN if error.code == "bind" else arguments.BAD_ARGUMENTS)
+    except LogError as error:
+        terminal.fail(error.text, CANNOT_RUN)
     except Stopped:
         pass
     if not options.quiet:
@@ -70,7 +72,8 @@ def _parser() -> arguments.Parser:
         EXAMPLES,
     )
     add = parser.add_argument
-    add("--data", metavar="DIR", type=Path, help="where messages are kept (default: smb-data)")
+    add("--data", metavar="DIR", help="directory of the log and the sessions (default: smb-data)")
+    add("--no-log", action="store_true", help="relay only, keep nothing")
     add("--config", metavar="FILE", type=Path, help="settings; smb.example.toml shows them all")
     add("--listen", metavar="KIND://HOST:PORT", action="append", help="listen here, and only where named so")
     add("--quiet", action="store_true", help="say nothing unless something is wrong")
@@ -89,7 +92,13 @@ def _config(options: argparse.Namespace) -> Config:
     if not 0 < options.speed <= MAX_SPEED:
         raise UsageError("speed", f"--speed {options.speed:g}: give a number above 0, up to {MAX_SPEED:g}")
     config = configuration.load(options.config) if options.config else Config()
-    return replace(config, listen=tuple(options.listen or config.listen), quiet=True)
+    return replace(
+        config,
+        listen=tuple(options.listen or config.listen),
+        data=options.data or config.data,
+        no_log=config.no_log or options.no_log,
+        quiet=True,
+    )
 
 
 def _order(options: argparse.Namespace, endpoints: Sequence[listeners.Endpoint]) -> Order:
@@ -161,7 +170,7 @@ def _what_to_do(taken: Sequence[listeners.Endpoint], listen: Sequence[str]) -> s
     again = (
         f"make run ARGS='{options}'" if "MAKELEVEL" in os.environ else f"{typed_before(sys.argv[0])}smb demo {options}"
     )
-    return f"{ports} already in use; stop the program that has it, or take a free one with: {again}"
+    return f"{ports} already in use; stop what uses it, or take a free one: {again}"
 
 
 # --- how people call the programs ---

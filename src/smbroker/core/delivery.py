@@ -49,6 +49,11 @@ class Delivery:
         self._routes: dict[Topic, _Route] = {}
         self.dirty: list[Outbox] = []  # outboxes with something in them, each once
 
+    @property
+    def empty(self) -> bool:
+        """Whether nobody is subscribed."""
+        return self._router.empty
+
     def put(self, outbox: Outbox, frame: bytes) -> None:
         """One frame for one client: a reply."""
         if not outbox.frames:
@@ -76,7 +81,7 @@ class Delivery:
 
     def deliver(self, columns: Columns) -> None:
         """Runs of one topic are framed and delivered together."""
-        if self._router.empty:
+        if self.empty:
             return
         for topic, start, end in _runs(columns.topics):
             self._deliver_run(topic, columns, start, end)

@@ -21,6 +21,7 @@ that are kept under the same sync as the rows. A batch may have notes and no row
 
 import json
 from base64 import b64decode, b64encode
+from binascii import hexlify, unhexlify
 from collections.abc import Sequence
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
@@ -28,7 +29,7 @@ from zlib import crc32
 
 import pyarrow as pa
 
-Raw: TypeAlias = bytes | bytearray | memoryview
+Raw: TypeAlias = bytes | bytearray
 Note: TypeAlias = tuple[str, bytes]
 
 SCHEMA = pa.schema(
@@ -55,7 +56,8 @@ _NUMBERS = Struct(">QQqqIIQ")
 _DIGITS = 2 * _NUMBERS.size
 _NO_CRC = b"00000000"
 _BLANK = _MARKER + b"0" * (_DIGITS + len(_NO_CRC))
-_CONTINUATION = b"\xff\xff\xff\xff"
+_PREFIX = Struct("<II")
+_CONTINUATION = 0xFFFFFFFF
 _KEY, _NOTES_KEY = b"smb", b"smb.notes"
 
 PREFIX = 8  # bytes before a header
@@ -106,44 +108,56 @@ def encode(batch: pa.RecordBatch, frame: Frame, notes: Sequence[Note] = ()) -> b
 
 def frame_at(raw: Raw, position: int = 0) -> Frame | Bad:
     """What the message at `position` says, unchecked: enough to go on to the next one."""
-    start = bytes(raw[position : position + PREFIX])
-    if len(start) < PREFIX:
-        return Bad("cut short" if start else "nothing there", PREFIX)
-    length = int.from_bytes(start[4:], "little")
-    if start[:4] != _CONTINUATION or not 0 < length <= MAX_HEADER:
-        return Bad("not the beginning of a message")
-    header = bytes(raw[position + PREFIX : position + PREFIX + length])
-    found = header.find(_MARKER)
-    digits = header[found + len(_MARKER) : found + len(_MARKER) + _DIGITS]
-    if found < 0 or len(digits) < _DIGITS:
-        return Bad("without a check", PREFIX + length if len(header) < length else 0)
-    try:
-        frame = Frame(*_NUMBERS.unpack(bytes.fromhex(digits.decode("ascii"))))
-    except ValueError:
-        return Bad("with a check that is not hexadecimal")
-    if frame.length < PREFIX + length:
-        return Bad("with an impossible length")
-    return frame
+    found = _parsed(raw, position)
+    return found if isinstance(found, Bad) else found[0]
 
 
 def checked_frame_at(raw: Raw, position: int = 0) -> Frame | Bad:
     """What the message at `position` says, if it is whole and its CRC is right."""
-    frame = frame_at(raw, position)
-    if isinstance(frame, Bad):
-        return frame
+    found = _parsed(raw, position)
+    if isinstance(found, Bad):
+        return found
+    frame, at = found
     if position + frame.length > len(raw):
         return Bad("cut short", frame.length)
-    message = memoryview(raw)[position : position + frame.length]
-    at = _crc_position(message)
-    if bytes(message[at : at + len(_NO_CRC)]) != _digits_of_crc(message, at):
+    if raw[at : at + 8] != _digits_of_crc(raw, position, at, position + frame.length):
         return Bad("with a wrong CRC")
     return frame
+
+
+def _parsed(raw: Raw, position: int) -> tuple[Frame, int] | Bad:
+    """What the message says, and where its CRC stands."""
+    if position + PREFIX > len(raw):
+        return Bad("cut short" if position < len(raw) else "nothing there", PREFIX)
+    continuation, length = _PREFIX.unpack_from(raw, position)
+    if continuation != _CONTINUATION or not 0 < length <= MAX_HEADER:
+        return Bad("not the beginning of a message")
+    end = position + PREFIX + length
+    found = raw.find(_MARKER, position + PREFIX, end)
+    start = found + len(_MARKER)
+    at = start + _DIGITS
+    if found < 0 or at + len(_NO_CRC) > min(end, len(raw)):
+        return Bad("without a check", PREFIX + length if end > len(raw) else 0)
+    try:
+        frame = Frame._make(_NUMBERS.unpack(unhexlify(raw[start:at])))
+    except ValueError:
+        return Bad("with a check that is not hexadecimal")
+    if frame.length < PREFIX + length:
+        return Bad("with an impossible length")
+    return frame, at
 
 
 def decode(raw: Raw, position: int, frame: Frame) -> pa.RecordBatch:
     """The rows of a message whose CRC was found right. Shares memory with `raw`."""
     message = memoryview(raw)[position : position + frame.length]
     return pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(message)), SCHEMA)
+
+
+def decode_run(raw: Raw, start: int, stop: int) -> pa.RecordBatch:
+    """The rows of all messages in [start, stop), whose CRCs were found right, as one batch; for many small ones."""
+    stream = pa.ipc.open_stream(b"".join((_SCHEMA_MESSAGE, memoryview(raw)[start:stop])))
+    (batch,) = stream.read_all().combine_chunks().to_batches() or (_EMPTY,)
+    return batch
 
 
 def decode_notes(raw: Raw, position: int, frame: Frame) -> list[Note]:
@@ -158,26 +172,18 @@ def decode_notes(raw: Raw, position: int, frame: Frame) -> list[Note]:
 
 
 def _stamped(message: bytearray, frame: Frame) -> bytearray:
-    at = _crc_position(message)
-    message[at - _DIGITS : at] = _NUMBERS.pack(*frame).hex().encode("ascii")
-    message[at : at + len(_NO_CRC)] = _digits_of_crc(message, at)
+    at = message.index(_MARKER) + len(_MARKER) + _DIGITS
+    message[at - _DIGITS : at] = hexlify(_NUMBERS.pack(*frame))
+    message[at : at + len(_NO_CRC)] = _digits_of_crc(message, 0, at, len(message))
     return message
 
 
-def _crc_position(message: Raw) -> int:
-    """Where the CRC's digits are; the marker must have been seen in the header."""
-    window = bytes(message[:4096])
-    found = window.find(_MARKER)
-    if found < 0:
-        found = bytes(message[: PREFIX + int.from_bytes(message[4:8], "little")]).index(_MARKER)
-    return found + len(_MARKER) + _DIGITS
-
-
-def _digits_of_crc(message: Raw, at: int) -> bytes:
-    view = memoryview(message)
-    crc = crc32(view[at + len(_NO_CRC) :], crc32(_NO_CRC, crc32(view[:at])))
-    return b"%08x" % crc
+def _digits_of_crc(raw: Raw, start: int, at: int, end: int) -> bytes:
+    """The CRC of [start, end), its own digits, which stand at `at`, taken as zeros."""
+    view = memoryview(raw)
+    return b"%08x" % crc32(view[at + 8 : end], crc32(_NO_CRC, crc32(view[start:at])))
 
 
 _SCHEMA_MESSAGE: bytes = SCHEMA.serialize().to_pybytes()
 _SCHEMA_LENGTH = len(_SCHEMA_MESSAGE)
+_EMPTY = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in SCHEMA], schema=SCHEMA)

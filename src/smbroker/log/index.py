@@ -1,11 +1,11 @@
 """What stands beside a sealed segment: `NNN.index`, its checksum and where to find what in it.
 
     header  "SMBI" version base rows first_ts last_ts, size and CRC32 of the Parquet file,
-            size and CRC32 of the body, CRC32 of this header            little-endian, 72 bytes
+            size and CRC32 of the body, CRC32 of this header            little-endian, 68 bytes
     body    length (8) and an Arrow IPC stream: topic, count, last_row, groups   one row per topic, sorted
             length (8) and an Arrow IPC stream: row, position, bytes, raw_bytes, crc   pages of `payload`
 
-The header alone tells the segment's extent, so that opening a log reads 72 bytes per segment.
+The header alone tells the segment's extent, so that opening a log reads 68 bytes per segment.
 Rows and groups count from 0 within the segment; a sealed segment has no gap: offset = base + row.
 """
 

@@ -31,6 +31,7 @@ from smbroker.model.errors import LogError
 from smbroker.model.message import Columns
 
 LOCK = "lock"
+MAX_APPENDS = 50_000  # of a tail: each is checked by itself when a log is opened, some 5 µs
 
 
 class Sizes(NamedTuple):
@@ -120,6 +121,7 @@ class Log:
                 self._give_up(tail)
                 raise _refused(error, "appended to") from error
             tail.length = length
+            tail.appends += 1
             tail.first_ts = min(tail.first_ts, first_ts) if tail.first_ts else first_ts
             return base
 
@@ -194,7 +196,8 @@ class Log:
         if tail is None or self.next_offset == tail.base:
             return False
         aged = settings.seal_age and now - tail.first_ts / 1e6 >= settings.seal_age
-        if self.next_offset - tail.base < settings.seal_rows and tail.length < settings.seal_bytes and not aged:
+        full = self.next_offset - tail.base >= settings.seal_rows or tail.length >= settings.seal_bytes
+        if not (full or aged or tail.appends >= MAX_APPENDS):
             return False
         self.rotate()
         return True
@@ -234,7 +237,7 @@ class Log:
             header = read_header(self._disk, file_of(self.directory, segment.base, INDEX)) if segment.sealed else None
             if header is None:
                 break
-            aged = settings.retain_age and header.last_ts / 1e6 < now - settings.retain_age
+            aged = settings.retain_age and header.last_ts < round((now - settings.retain_age) * 1e6)
             if not aged and not (settings.retain_bytes and total > settings.retain_bytes):
                 break
             total -= header.file_bytes

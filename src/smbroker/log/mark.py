@@ -65,8 +65,9 @@ def read(disk: Disk, directory: Path) -> Mark | None:
     """The mark as published last; None if there is none or both slots are damaged."""
     found: list[Mark] = []
     for _ in range(100):  # a reader that is slower than two appends sees both slots change
-        found = [mark for mark in slots(disk, directory) if mark]
-        if found:
+        both = slots(disk, directory)
+        found = [mark for mark in both if mark]
+        if found or not both:
             break
     return max(found, key=lambda mark: mark.sequence) if found else None
 

@@ -39,6 +39,10 @@ class View(NamedTuple):
         """The segment of `offset`, or the first one after it."""
         return next((part for part in self.segments if part.end is None or part.end > offset), None)
 
+    def limit(self, segment: Segment) -> int:
+        """No offset of the segment counts from here on."""
+        return self.next if segment.end is None else min(segment.end, self.next)
+
 
 class SegmentInfo(NamedTuple):
     """A line of `smb log ls`."""
@@ -85,7 +89,8 @@ class LogReader:
         if mark is None:  # what is sealed was below the mark in any case
             known = [segment.end or segment.base for segment in segments if segment.sealed]
             return View(segments[0].base if segments else 0, max(known, default=0), segments)
-        return View(mark.first, mark.next, segments)
+        there = [part for part in segments if part.end is None or part.end > mark.first]
+        return View(mark.first, mark.next, there)
 
     def read(
         self,
@@ -117,7 +122,7 @@ class LogReader:
                     cursor = segment.base
                 continue
             stop = limit if segment.end is None else min(limit, segment.end)
-            batches = self._segment(segment, cursor, stop, choice)
+            batches = self._segment(view, segment, cursor, stop, choice)
             try:
                 first = next(batches, None)
             except FileNotFoundError:
@@ -137,7 +142,9 @@ class LogReader:
             raise LogError("gone", f"offset {offset} is gone; the first there is is {view.first}")
         return view
 
-    def _segment(self, segment: Segment, start: int, end: int, choice: TopicChoice | None) -> Iterator[pa.RecordBatch]:
+    def _segment(
+        self, view: View, segment: Segment, start: int, end: int, choice: TopicChoice | None
+    ) -> Iterator[pa.RecordBatch]:
         if segment.sealed:
             with closing(SealedFile(self._disk, self.directory, segment.base, plain=choice is None)) as file:
                 yield from file.read(start, end, choice)
@@ -145,7 +152,7 @@ class LogReader:
         path = file_of(self.directory, segment.base, TAIL)
         handle = self._disk.open(path)
         try:
-            index, stopped = self._tail_index(handle, segment.base, end)
+            index, stopped = self._tail_index(handle, segment.base, view.limit(segment))
             yield from read_rows(self._disk, handle, path, index, start, min(end, index.end), choice)
             if index.end < end and (stopped or segment.end is None):
                 reason = stopped.reason if stopped else "missing"
@@ -173,7 +180,7 @@ class LogReader:
         raise LogError("damaged", "a segment is listed but not there")
 
     def _at(self, view: View, segment: Segment, ts: int) -> int | None:
-        end = view.next if segment.end is None else min(segment.end, view.next)
+        end = view.limit(segment)
         if segment.sealed:
             header = read_header(self._disk, file_of(self.directory, segment.base, INDEX))
             if header and header.last_ts < ts:
@@ -199,7 +206,7 @@ class LogReader:
         """The notes of all messages from offset `start` on that are not sealed yet, with the offset after each."""
         view = self.view()
         for segment in view.segments:
-            end = view.next if segment.end is None else min(segment.end, view.next)
+            end = view.limit(segment)
             if segment.sealed or end < start:
                 continue
             path = file_of(self.directory, segment.base, TAIL)
@@ -231,7 +238,7 @@ class LogReader:
                 header = read_header(self._disk, file_of(self.directory, segment.base, INDEX))
                 times = (header.first_ts, header.last_ts) if header else (0, 0)
                 return SegmentInfo(path.name, "sealed", segment.base, end, end - segment.base, size, *times)
-            index, _ = self._tail_index(handle, segment.base, end)
+            index, _ = self._tail_index(handle, segment.base, view.limit(segment))
             state = "tail" if segment.end is None else "closed"
             last = index.latest[-1] if index.latest else 0
             rows = index.end - segment.base

@@ -31,6 +31,7 @@ class OpenTail:
     tail: int  # its id
     length: int  # bytes that are on disk
     first_ts: int = 0  # least; 0 without rows
+    appends: int = 0
 
 
 @dataclass(slots=True)
@@ -154,7 +155,9 @@ def _recover_tail(disk: Disk, directory: Path, base: int, mark: Mark, said: list
             )
         _make_durable(disk, handle, index, size, mark)
         kept = not cut
-        return OpenTail(handle, base, index.tail, index.length, index.first_ts) if kept else None, index.end
+        return OpenTail(
+            handle, base, index.tail, index.length, index.first_ts, len(index.bases)
+        ) if kept else None, index.end
     finally:
         if not kept:
             disk.close(handle)
@@ -187,7 +190,13 @@ def _set_aside(
     """The tail is damaged below the mark: its sound prefix stays, the rest is kept for people to look at."""
     reason = bad.reason if bad else "missing"
     aside = path.with_name(path.name + DAMAGED)
-    if index.bases:
+    kept = f"; what was there is in {aside.name}" if size > index.length else ""
+    if not index.bases:
+        if size:
+            disk.rename(path, aside)
+        else:
+            disk.unlink(path)
+    elif size > index.length:
         copy = disk.create(aside)
         try:
             write_all(disk, copy, read_all(disk, handle, size - index.length, index.length), 0)
@@ -196,11 +205,7 @@ def _set_aside(
             disk.close(copy)
         disk.truncate(handle, index.length)
         disk.sync_data(handle)
-    elif size:
-        disk.rename(path, aside)
-    else:
-        disk.unlink(path)
     said.append(
         f"{path.name}: damaged at byte {index.length} (a message {reason}): offsets {index.end} to {next_} are lost, "
-        f"appending goes on at {next_}; what was there is in {aside.name}"
+        f"appending goes on at {next_}{kept}"
     )

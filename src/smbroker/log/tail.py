@@ -4,7 +4,7 @@
 segment begins. Beyond that may stand what failed. Every message's CRC is checked when it is read.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from smbroker.log.format import (
     checked_frame_at,
     decode,
     decode_notes,
+    decode_run,
     frame_at,
 )
 from smbroker.log.topics import TopicChoice
@@ -138,51 +139,60 @@ def read_rows(
     """The rows of [start, end) that the index knows, in order."""
     ready: list[pa.RecordBatch] = []
     rows = 0
-    for _, frame, raw, position in _checked(disk, handle, path, index, index.at(start), end):
-        if not frame.rows or frame.end <= start:
-            continue
-        batch = decode(raw, position, frame)
-        if frame.base < start or frame.end > end:
-            first = max(start - frame.base, 0)
-            batch = batch.slice(first, min(end, frame.end) - frame.base - first)
-        if choice:
-            batch = batch.filter(choice.mask(batch.column("topic")))
-        if not len(batch):
-            continue
-        ready.append(batch)
-        rows += len(batch)
-        if rows >= READ_ROWS:
+    for raw, run in _runs(disk, handle, path, index, index.at(start), end):
+        for base, batch in _decoded(raw, run):
+            first, last = max(start - base, 0), min(end - base, len(batch))
+            if first >= last:
+                continue
+            wanted = batch.slice(first, last - first)
+            if choice:
+                wanted = wanted.filter(choice.mask(wanted.column("topic")))
+            if len(wanted):
+                ready.append(wanted)
+                rows += len(wanted)
+        if rows >= READ_ROWS or not choice:
             yield from _together(ready)
             ready, rows = [], 0
     yield from _together(ready)
 
 
+def _decoded(raw: bytes, run: list[tuple[Frame, int]]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """First offset and rows, of each message or, where they are small, of all together."""
+    (first, start), (last, position) = run[0], run[-1]
+    if last.end - first.base < SMALL * len(run):
+        yield first.base, decode_run(raw, start, position + last.length)
+    else:
+        for frame, position in run:
+            yield frame.base, decode(raw, position, frame)
+
+
 def read_notes(disk: Disk, handle: int, path: Path, index: TailIndex, start: int) -> Iterator[tuple[int, list[Note]]]:
     """The notes of all messages from offset `start` on, each with the offset after its message."""
     begin = bisect_right(index.bases, start - 1) if start else 0
-    for _, frame, raw, position in _checked(disk, handle, path, index, begin, index.end + 1):
-        if notes := decode_notes(raw, position, frame):
-            yield frame.end, notes
+    for raw, run in _runs(disk, handle, path, index, begin, index.end + 1):
+        for frame, position in run:
+            if notes := decode_notes(raw, position, frame):
+                yield frame.end, notes
 
 
-def _checked(
+def _runs(
     disk: Disk, handle: int, path: Path, index: TailIndex, begin: int, end: int
-) -> Iterator[tuple[int, Frame, bytes, int]]:
-    """Messages from number `begin` on that start before offset `end`: number, frame, bytes, where in these."""
-    count = len(index.bases)
-    while begin < count and index.bases[begin] < end:
+) -> Iterator[tuple[bytes, list[tuple[Frame, int]]]]:
+    """Messages from number `begin` on that start before offset `end`, checked: bytes, and what stands where in them."""
+    count = bisect_left(index.bases, end)
+    while begin < count:
         at = index.positions[begin]
-        stop = begin + 1
-        while stop < count and index.bases[stop] < end and index.position(stop + 1) - at <= READ_BYTES:
-            stop += 1
+        stop = min(max(begin + 1, bisect_right(index.positions, at + READ_BYTES) - 1), count)
         raw = read_all(disk, handle, index.position(stop) - at, at)
+        run = []
         for number in range(begin, stop):
             position = index.positions[number] - at
             frame = checked_frame_at(raw, position)
             if isinstance(frame, Bad) or frame.base != index.bases[number]:
                 reason = frame.reason if isinstance(frame, Bad) else "that is another than before"
                 raise LogError("damaged", f"{path.name}: at byte {at + position} a message {reason}")
-            yield number, frame, raw, position
+            run.append((frame, position))
+        yield raw, run
         begin = stop
 
 

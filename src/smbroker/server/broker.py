@@ -77,14 +77,23 @@ class Broker:
             self.store.start()
 
     async def stop(self) -> None:
+        """Stops listening, finishes writes, lets clients take what is theirs."""
         for server in self._servers:
             server.close()
-        for listener in self._udp:
-            listener.stop_reading()
+        for reading in (*self._udp, *self.connections.open):
+            reading.stop_reading()
         self.turn.end()
         if self.store:
             await self.store.stop()
             self.turn.end()
+        await self._close_connections()
+        for listener in self._udp:
+            listener.close()
+        if self.store:
+            await self.store.close()
+        self._say_farewell()
+
+    async def _close_connections(self) -> None:
         for connection in list(self.connections.open):
             connection.close()
         deadline = self._loop.time() + STOP_LIMIT
@@ -92,11 +101,10 @@ class Broker:
             await asyncio.sleep(0.01)
         for connection in list(self.connections.open):
             connection.abort()
+        await asyncio.sleep(0)
         self.turn.end()
-        for listener in self._udp:
-            listener.close()
-        if self.store:
-            await self.store.close()
+
+    def _say_farewell(self) -> None:
         self.console.tell_left_out()
         if summary := self.turn.stats.summary():
             self.console.note(f"dropped in all: {summary}")

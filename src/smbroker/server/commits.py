@@ -1,12 +1,14 @@
 """Between the turn and the log: columns go in, and come back once they are on disk.
 
-A turn's columns are handed to the writing thread with the acknowledgements that wait for them. When
+A turn's columns are handed to the writing thread at once if someone waits for them: an acknowledgement,
+or a subscriber that is fed from the log. Otherwise they gather for some milliseconds, because a commit
+costs the same for one message as for hundreds. When
 they are committed, the acknowledgements are released, those who are fed from the log get them, and they
 stay in memory for a while (`recent`). While the log cannot take messages (`failed`) nothing is handed
 over, and what wants an acknowledgement is refused before it is routed.
 """
 
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -24,10 +26,13 @@ Ack: TypeAlias = tuple[Client, bytes]
 
 BEHIND = 64 << 20  # bytes that wait to be written when reading from publishers pauses
 CAUGHT_UP = 16 << 20  # … and goes on
+LINGER = 0.02  # seconds that messages may gather when nobody waits for their commit
+ENOUGH = 4_000  # messages that need not gather any more
 
 
 class Commits:
-    """`deliver` feeds those who live from the log; `release` and `refuse` answer publishers."""
+    """`deliver` feeds those who live from the log, `awaited` tells if there are any; `release` and `refuse`
+    answer publishers."""
 
     def __init__(
         self,
@@ -37,6 +42,7 @@ class Commits:
         console: Console,
         *,
         deliver: Callable[[Columns], None],
+        awaited: Callable[[], bool],
         release: Callable[[Sequence[Ack]], None],
         refuse: Callable[[Client, LogError], None],
     ) -> None:
@@ -47,9 +53,13 @@ class Commits:
         self._loop = loop
         self._console = console
         self._deliver = deliver
+        self._awaited = awaited
         self._release = release
         self._refuse = refuse
         self._submitted: deque[Sequence[Ack] | Callable[[], None]] = deque()  # callbacks wait for those before them
+        self._gathered: list[Columns] = []
+        self._rows = 0
+        self._timer: TimerHandle | None = None
         self._paused: list[Callable[[], None]] = []
         told = loop.call_soon_threadsafe
         self._writer = Writer(
@@ -70,16 +80,32 @@ class Commits:
     def submit(self, columns: Columns, acks: Sequence[Ack]) -> None:
         if self.failed:
             self.stats.not_logged += len(columns)
+            self._deliver(columns)  # relayed to all the same
             for client, _ in acks:
                 self._refuse(client, self.failed)
             return
         self._submitted.append(acks)
-        self._writer.submit(columns)
+        self._gathered.append(columns)
+        self._rows += len(columns)
+        if acks or self._rows >= ENOUGH or self._awaited():
+            self.hand_over()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(LINGER, self.hand_over)
+
+    def hand_over(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        gathered, self._gathered = self._gathered, []
+        self._rows = 0
+        for columns in gathered:
+            self._writer.submit(columns)
 
     def after(self, callback: Callable[[], None]) -> None:
         """Calls back when everything submitted so far is committed or has failed."""
         if self._submitted:
             self._submitted.append(callback)
+            self.hand_over()
         else:
             callback()
 
@@ -87,7 +113,7 @@ class Commits:
         self._paused.append(callback)
 
     def close(self) -> None:
-        """Waits for what is being written; what comes of it is told as always."""
+        """Waits until all is written; call `hand_over` first. What comes of it is told as always."""
         self._writer.close()
 
     def _committed(self, entries: list[Entry]) -> None:
@@ -101,6 +127,7 @@ class Commits:
     def _refused(self, entries: list[Entry], error: LogError) -> None:
         for entry in entries:
             self.stats.not_logged += len(entry.columns)
+            self._deliver(entry.columns)
             for client, _ in self._next_acks():
                 self._refuse(client, error)
             self._call_back()

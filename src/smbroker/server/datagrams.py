@@ -13,7 +13,7 @@ import socket
 import struct
 import sys
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 Address: TypeAlias = tuple[str, int]
 RawAddress: TypeAlias = Hashable
@@ -26,7 +26,11 @@ MAX_SEGMENTS, MAX_SEGMENTED = 64, 65_000  # datagrams and bytes of one segmented
 IP_RECVERR, IPV6_RECVERR, MSG_ERRQUEUE = 11, 25, 0x2000
 ERROR_HEADER = struct.Struct("=IBBBxII")  # struct sock_extended_err
 ORIGIN_ICMP, ORIGIN_ICMP6 = 2, 3
-SEND_TRIES = 8  # a send may be told of an earlier one's failure, once for each that is queued
+SEND_TRIES = 8  # a send may be told of an earlier one's failure, once for each that came back meanwhile
+CAME_BACK = frozenset(  # what routers and hosts answer: told to whichever call comes next on the socket
+    (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENONET, errno.EPROTO)
+)
+MAX_BUFFER = 2**31 - 1  # the most that can be asked for
 
 
 class Receiver(Protocol):
@@ -43,8 +47,8 @@ def open_socket(family: socket.AddressFamily, host: str, port: int, receive_buff
     sock = socket.socket(family, socket.SOCK_DGRAM)
     try:
         sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, receive_buffer)
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            sock.setsockopt(socket.SOL_SOCKET, option, min(receive_buffer, MAX_BUFFER))
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind((host, port))
@@ -81,7 +85,14 @@ def unreachable(sock: socket.socket) -> Iterator[Address]:
             if len(data) >= ERROR_HEADER.size:
                 number, source, *_ = ERROR_HEADER.unpack_from(data)
                 if source in (ORIGIN_ICMP, ORIGIN_ICMP6) and number == errno.ECONNREFUSED:
-                    yield address[0], address[1]
+                    yield _named(address)
+
+
+def _named(address: tuple[Any, ...]) -> Address:
+    """As Python gives it, to host and port; the host of a link-local address with its interface."""
+    host, port, *rest = address
+    scope = rest[1] if rest else 0
+    return f"{host}%{socket.if_indextoname(scope)}" if scope else host, port
 
 
 class PlainReceiver:
@@ -95,21 +106,26 @@ class PlainReceiver:
         while len(datagrams) < BATCH:
             try:
                 data, address = self._sock.recvfrom(MAX_DATAGRAM)
-            except ConnectionError:
-                self.told = True
-                continue
             except BlockingIOError:
                 break
+            except OSError as error:
+                if error.errno not in CAME_BACK:
+                    raise
+                self.told = True
+                continue
             datagrams.append(data)
             addresses.append(address)
         return datagrams, addresses
 
     def address(self, raw: RawAddress) -> Address:
         assert isinstance(raw, tuple)
-        return raw[0], raw[1]
+        return _named(raw)
 
     def raw(self, address: Address) -> RawAddress:
-        return address if self._sock.family == socket.AF_INET else (*address, 0, 0)
+        if self._sock.family == socket.AF_INET:
+            return address
+        host, _, interface = address[0].partition("%")
+        return host, address[1], 0, socket.if_nametoindex(interface) if interface else 0
 
 
 class _Part(ctypes.Structure):
@@ -167,7 +183,7 @@ class BulkReceiver:
 
     def receive(self) -> tuple[list[bytes], Sequence[RawAddress]]:
         count = self._call(self._descriptor, self._headers, BATCH, 0, None)
-        while count < 0 and ctypes.get_errno() in (errno.ECONNREFUSED, errno.EINTR):
+        while count < 0 and (ctypes.get_errno() in CAME_BACK or ctypes.get_errno() == errno.EINTR):
             self.told = True
             count = self._call(self._descriptor, self._headers, BATCH, 0, None)
         if count <= 0:
@@ -239,16 +255,18 @@ class Sender:
         return self._send([frame], [], address)
 
     def _send(self, parts: list[bytes], control: list[tuple[int, int, bytes]], address: Address) -> bool:
-        for _ in range(SEND_TRIES):
+        for tries_left in reversed(range(SEND_TRIES)):
             try:
                 self._sock.sendmsg(parts, control, 0, address)
-            except ConnectionRefusedError:
-                self.told = True  # of an earlier send, perhaps to another peer: this one has not left yet
-                continue
             except BlockingIOError:
                 return False
-            return True
-        return True
+            except OSError as error:
+                if error.errno not in CAME_BACK or not tries_left:
+                    raise
+                self.told = True  # of an earlier send, perhaps to another peer: this one has not left yet
+            else:
+                return True
+        raise AssertionError("unreachable")
 
 
 def runs(frames: list[bytes]) -> Iterator[list[bytes]]:

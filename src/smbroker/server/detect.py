@@ -1,15 +1,17 @@
 """Which dialect a stream speaks, from its first bytes (listener kind `tcp`).
 
 MQTT begins with 0x10; padded with one of its words, padded with spaces; anything else is typed,
-which begins with the client's id.
+which begins with the client's id. As many bytes as an id has tell those two apart: an id such as
+`Ping` or `Ping me` has a NUL among them.
 """
 
 from smbroker.dialects.padded.fields import WORDS
+from smbroker.dialects.typed.decoder import IDENTITY
 from smbroker.model.errors import ProtocolError
 from smbroker.model.message import Dialect
 
 MQTT_CONNECT = b"\x10"
-BEGINNINGS = tuple(word.lower() + b" " for word in WORDS)
+BEGINNINGS = tuple(word.lower().ljust(IDENTITY) for word in WORDS)
 
 
 def stream_dialect(head: bytes) -> Dialect | None:

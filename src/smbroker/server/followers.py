@@ -27,6 +27,8 @@ from smbroker.server.commits import Commits
 from smbroker.server.console import Console
 from smbroker.server.history import History
 
+PENDING = 1 << 62  # the start of a topic until it is known: no offset is as large
+
 
 class Mode(Enum):
     AWAY = "away"
@@ -77,6 +79,7 @@ class Followers:
             self._later(lambda: self._advance(follower))
         else:
             follower = mine.setdefault(None, Follower(session, next(self._numbers), self._commits.recent.next))
+            follower.starts[topic] = PENDING
             # What was published before, but is not committed yet, is not meant.
             self._commits.after(lambda: self._begin(follower, topic))
 
@@ -148,10 +151,10 @@ class Followers:
     def _begin(self, follower: Follower, topic: Topic) -> None:
         """A kept subscription begins at the offset that the next message gets."""
         session = follower.session
-        if session.subscriptions.get(exact(topic)) is not True or topic in follower.starts:
-            return
+        if follower.starts.get(topic) != PENDING:
+            return  # unsubscribed meanwhile
         now = self._commits.recent.next
-        if not follower.starts:
+        if all(start == PENDING for start in follower.starts.values()):
             follower.cursor = follower.safe = now
         follower.starts[topic] = now
         self.moved(session, topic, now)
@@ -184,8 +187,9 @@ class Followers:
                 self._send(follower, columns, list(range(base, base + len(columns))))
             follower.cursor = recent.next
             follower.mode = Mode.LIVE
-            for topic in follower.starts:
-                self._delivery.add(exact(topic), follower.session)
+            for topic, start in follower.starts.items():
+                if start != PENDING:
+                    self._delivery.add(exact(topic), follower.session)
         else:
             follower.mode = Mode.REPLAYING
             request = Request(follower.reading, follower.cursor, recent.next, frozenset(follower.starts))

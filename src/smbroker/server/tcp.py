@@ -116,6 +116,10 @@ class Connection(Client, asyncio.Protocol):
         except ProtocolError as error:
             self._fail(error)
 
+    def stop_reading(self) -> None:
+        if self._transport.is_reading():
+            self._transport.pause_reading()
+
     def _resume_reading(self) -> None:
         if not self._transport.is_closing():
             self._transport.resume_reading()

@@ -77,6 +77,7 @@ class Turn:
             self.stats,
             self.console,
             deliver=self.committed.deliver,
+            awaited=lambda: not self.committed.empty,
             release=self._release,
             refuse=self._not_logged,
         )

@@ -6,9 +6,11 @@ from it is forgotten, and so is one whose lease has run out; any datagram from i
 
 import select
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import ip_address
 from itertools import chain
+from time import monotonic
 
 from smbroker.core.sessions import Session
 from smbroker.dialects import pipe
@@ -87,6 +89,7 @@ class UdpListener:
         self._only = next(iter(self._lanes.values())) if len(self._lanes) == 1 else None
         self._by_first = {} if self._only else {first: self._lanes[dialect] for first, dialect in FIRST_BYTES.items()}
         self._blocked: list[Peer] = []
+        self._paused = False  # while the log is behind
         # uvloop stops watching a socket that reports an error; an epoll between them hides that from it.
         self._epoll = select.epoll()
         self._epoll.register(sock, select.EPOLLIN)
@@ -103,34 +106,52 @@ class UdpListener:
         self._sock.close()
 
     def restore(self, dialect: Dialect, address: Address, filters: Iterable[Filter]) -> None:
-        """A peer that was subscribed before the broker's restart."""
-        peer = self._new_peer(self._lanes[dialect], self._receiver.raw(address))
-        peer.heard = self._loop.time()
-        peer.session = peer.new_session()
-        peer.session.outbox = peer
+        """A peer that was subscribed before the broker's restart; the limits may be others now."""
+        lane, raw = self._lanes[dialect], self._receiver.raw(address)
+        peer = lane.peers.get(raw) or self._new_peer(lane, raw)
+        peer.heard = monotonic()
+        if peer.session is None:
+            peer.session = peer.new_session()
+            peer.session.outbox = peer
         for pattern in filters:
-            self._turn.sessions.subscribe(peer.session, pattern)
+            try:
+                self._turn.sessions.subscribe(peer.session, pattern)
+            except Refused as error:
+                self._turn.reject(peer, error)
 
     def serves(self, dialect: Dialect, address: Address) -> bool:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         return dialect in self._lanes and self._sock.family == family
 
     def _ready(self) -> None:
-        if self._turn.behind and self._turn.commits:
-            self._epoll.modify(self._sock, 0)
-            self._turn.commits.when_caught_up(lambda: self._epoll.modify(self._sock, select.EPOLLIN))
-            return
-        datagrams, addresses = self._receiver.receive()
+        if self._turn.behind and not self._paused:
+            self._pause()
+        datagrams, addresses = ([], ()) if self._paused else self._receiver.receive()
+        if not datagrams or self._sender.told or self._receiver.told:
+            self._note_unreachable()  # first: a word that came after it begins the count anew
         if datagrams:
             self._turn.begin()
             self._take(datagrams, addresses)
-        if not datagrams or self._sender.told or self._receiver.told:
-            self._note_unreachable()
         if self._blocked:
             self._retry()
 
+    def _pause(self) -> None:
+        """Nothing is read until the log has caught up; sending goes on."""
+        if self._turn.commits:
+            self._paused = True
+            self._turn.commits.when_caught_up(self._resume)
+            self._watch()
+
+    def _resume(self) -> None:
+        self._paused = False
+        self._watch()
+
+    def _watch(self) -> None:
+        reading, writing = 0 if self._paused else select.EPOLLIN, select.EPOLLOUT if self._blocked else 0
+        self._epoll.modify(self._sock, reading | writing)
+
     def _take(self, datagrams: list[bytes], addresses: Sequence[RawAddress]) -> None:
-        turn, by_first, now = self._turn, self._by_first, self._loop.time()
+        turn, by_first, now = self._turn, self._by_first, monotonic()
         handle = turn.handle
         for datagram, address in zip(datagrams, addresses, strict=True):
             lane = by_first.get(datagram[:1]) or self._lane(datagram)
@@ -187,26 +208,26 @@ class UdpListener:
         peer.frames = kept
         if kept:
             self._blocked.append(peer)
-            self._epoll.modify(self._sock, select.EPOLLIN | select.EPOLLOUT)
+            self._watch()
 
     def _retry(self) -> None:
         blocked, self._blocked = self._blocked, []
         for peer in blocked:
             peer.flush()
-        if not self._blocked:
-            self._epoll.modify(self._sock, select.EPOLLIN)
+        self._watch()
 
     def _note_unreachable(self) -> None:
         self._sender.told = self._receiver.told = False
-        counts: dict[Address, int] = {}
-        for address in unreachable(self._sock):
-            counts[address] = counts.get(address, 0) + 1
+        counts = Counter(unreachable(self._sock))
         if not counts:
             return
-        now = self._loop.time()
-        for lane in self._lanes.values():
-            for peer in [peer for peer in lane.peers.values() if peer.address in counts and peer.subscribed]:
-                self._came_back(peer, counts[peer.address], now)
+        now = monotonic()
+        for address, times in counts.items():
+            raw = self._receiver.raw(address)
+            for lane in self._lanes.values():
+                peer = lane.peers.get(raw)
+                if peer and peer.subscribed:
+                    self._came_back(peer, times, now)
         self._turn.begin()
 
     def _came_back(self, peer: Peer, times: int, now: float) -> None:
@@ -218,7 +239,7 @@ class UdpListener:
             self._forget(peer, "gone_peer", "does not listen any more")
 
     def _end_leases(self) -> None:
-        now = self._loop.time()
+        now = monotonic()
         for peer in list(chain.from_iterable(lane.peers.values() for lane in self._lanes.values())):
             if peer.lease and peer.subscribed and now - peer.heard > peer.lease:
                 self._forget(peer, "lease_ended", f"was not heard for {peer.lease:g} seconds")
@@ -240,4 +261,4 @@ def _lease(config: UdpConfig, host: str) -> float:
 
 def _lease_check(config: UdpConfig) -> float:
     """Seconds between looks at the leases: often enough that they end in time."""
-    return 60.0 if config.lease == "auto" else min(60.0, max(0.25, config.lease / 4))
+    return min(60.0, max(0.25, config.lease / 4)) if config.lease and config.lease != "auto" else 60.0

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from threading import Thread
 from time import monotonic, sleep
+from typing import NoReturn
 
 from smbroker.cli import terminal
 from smbroker.cli.devices.curves import Clock
@@ -23,6 +24,7 @@ from smbroker.cli.devices.world import World
 from smbroker.cli.signals import SIGNALS, Stopped, raise_stopped_on_signals
 from smbroker.client.address import Address
 from smbroker.client.errors import ClientError
+from smbroker.model.errors import SmbError
 from smbroker.model.message import Dialect
 
 TICK = 0.05  # seconds
@@ -40,7 +42,9 @@ def main() -> None:
         while not lines.ended:
             for line in lines.read():
                 Thread(target=_stop_at_the_end_of, args=(lines,), daemon=True).start()
-                play(order_of(line))
+                _play(order_of(line))
+    except SmbError as error:
+        terminal.fail(error.text)
     except Stopped:
         pass
 
@@ -51,52 +55,66 @@ def _stop_at_the_end_of(lines: terminal.InputLines) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def play(order: Order) -> None:
+def _play(order: Order) -> NoReturn:
     clock, addresses = Clock(order.speed), order.addresses
     world, wires = World(order.seed, clock), Wires(addresses)
     _wait_for_broker(wires, addresses)
-    news = News(clock, world.topics)
-    screen = Screen(news, columns_of_terminal())
     if not order.quiet:
-        terminal.write(b"".join(b"listening %b %b %d\n" % (k.encode(), h.encode(), p) for k, h, p in order.listening))
-        terminal.write(b"ready\n")
-        devices = sum(dialect in addresses for _, dialect in world.devices)
-        _talk(guide(addresses, devices, order.programs, order.speed))
+        _announce(order, sum(dialect in addresses for _, dialect in world.devices))
+    screen = None if order.quiet else Screen(News(clock, world.topics), columns_of_terminal())
     try:
         with closing(Ears(addresses, CLIENT, world.thermostat.hears)) as ears:
-            _play(world, wires, ears, addresses, news, None if order.quiet else screen)
+            Player(world, wires, ears, addresses, screen).run()
     finally:
-        _talk("" if order.quiet else screen.end())
-
-
-def _play(
-    world: World, wires: Wires, ears: Ears, addresses: Mapping[Dialect, Address], news: News, screen: Screen | None
-) -> None:
-    started = monotonic()
-    last_heard = 0.0
-    while True:
-        now = monotonic() - started
-        for heard in ears.heard():
-            world.hear(*heard)
-            if heard.dialect is Dialect.SEMICOLON:
-                last_heard = now
-                news.take(heard.topic, heard.text)
-        if now - last_heard > SILENCE:
-            last_heard = now
-            ears.subscribe_again()
-        for message in world.values(now):
-            if message.dialect in addresses:
-                _publish(wires, message, news)
         if screen:
-            _talk(screen.show(now))
-        sleep(TICK)
+            _talk(screen.end())
 
 
-def _publish(wires: Wires, message: Message, news: News) -> None:
-    try:
-        wires.publish(message)
-    except ClientError as error:
-        news.trouble(error.text)
+class Player:
+    def __init__(
+        self, world: World, wires: Wires, ears: Ears, addresses: Mapping[Dialect, Address], screen: Screen | None
+    ) -> None:
+        self._world = world
+        self._wires = wires
+        self._ears = ears
+        self._addresses = addresses
+        self._screen = screen
+        self._last_heard = 0.0
+
+    def run(self) -> NoReturn:
+        started = monotonic()
+        while True:
+            now = monotonic() - started
+            try:
+                self._hear(now)
+                self._speak(now)
+            except ClientError as error:  # the rest of this tick is lost; more comes soon
+                if self._screen:
+                    self._screen.news.trouble(now, error.text)
+            if self._screen:
+                _talk(self._screen.show(now))
+            sleep(TICK)
+
+    def _hear(self, now: float) -> None:
+        for dialect, topic, text in self._ears.heard():
+            self._world.hear(dialect, topic, text)
+            if dialect is Dialect.SEMICOLON:  # has all there is
+                self._last_heard = now
+                self._tell(topic, text)
+        if now - self._last_heard > SILENCE:
+            self._last_heard = now
+            self._ears.subscribe_again()
+
+    def _speak(self, now: float) -> None:
+        for message in self._world.values(now):
+            if message.dialect in self._addresses:
+                self._wires.publish(message)
+                if Dialect.SEMICOLON not in self._addresses:  # we do not hear it, but know that we said it
+                    self._tell(message.topic, message.text)
+
+    def _tell(self, topic: str, text: str) -> None:
+        if self._screen:
+            self._screen.news.take(topic, text)
 
 
 def _wait_for_broker(wires: Wires, addresses: Mapping[Dialect, Address]) -> None:
@@ -112,6 +130,16 @@ def _wait_for_broker(wires: Wires, addresses: Mapping[Dialect, Address]) -> None
                     terminal.warn(f"still waiting for the broker: {error.text}")
                     tell_at = monotonic() + SLOW_START
                 sleep(RETRY)
+
+
+def _announce(order: Order, devices: int) -> None:
+    """On standard output what `smbbroker` would say, and on standard error what to try."""
+    lines = [f"listening {kind} {host} {port}\n" for kind, host, port in order.listening]
+    try:
+        terminal.write("".join([*lines, "ready\n"]).encode())
+    except (BrokenPipeError, SmbError):  # nobody wants to know
+        pass
+    _talk(guide(order.addresses, devices, order.programs, order.speed))
 
 
 def _talk(text: str) -> None:

@@ -33,7 +33,7 @@ def guide(addresses: Mapping[Dialect, Address], devices: int, programs: str, spe
     served = [dialect for dialect in WATCH if dialect in addresses]
     lines = [
         "",
-        coloured("SMB demo", BOLD) + f": a house and a small water works, {devices} devices, {_named(served)}.",
+        coloured("SMB demo", BOLD) + f": a house and a small water works, {devices} devices in {_named(served)}.",
         _pace(speed),
         *(f"No listener for {dialect}: its devices stay silent." for dialect in WATCH if dialect not in addresses),
         "",
@@ -50,7 +50,7 @@ def guide(addresses: Mapping[Dialect, Address], devices: int, programs: str, spe
 
 
 def _named(served: list[Dialect]) -> str:
-    return f"{len(served)} dialects" if len(served) > 1 else f"in {served[0]}" if served else "no dialect"
+    return f"{len(served)} dialects" if len(served) > 1 else served[0] if served else "no dialect"
 
 
 def _pace(speed: float) -> str:

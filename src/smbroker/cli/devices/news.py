@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Set
 
 from smbroker.cli.devices.curves import Clock
+from smbroker.cli.devices.sensors import NEVER
 from smbroker.cli.terminal import YELLOW, coloured, printable
 
 VALUES = {  # shown in the summary, once heard
@@ -24,11 +25,13 @@ WORTH_A_LINE = ("house/hall/door", "plant/alarm/", "plant/pump1/command", "plant
 USUAL = "closed"  # what a door is before one hears of it
 OVER = 5.0  # seconds that a rate is taken over
 MOST_LINES = 4  # happenings shown at a time
+LASTING = 1.0  # seconds after which trouble is told
 LONGEST = 200  # characters of a happening
 REDRAW, FIRST_LINE, NEXT_LINE = 1.0, 3.0, 15.0  # seconds: on a terminal; elsewhere
 
 CLEAR_BELOW, UP = "\x1b[J", "\x1b[A\r"
 STDERR = 2
+USUAL_COLUMNS = 80  # of a terminal that does not know
 
 
 class News:
@@ -41,6 +44,7 @@ class News:
         self._last: dict[str, str] = {}
         self._happenings: list[str] = []
         self._more = 0
+        self._trouble, self._tell_at = "", NEVER
         self._counts: deque[tuple[float, int]] = deque([(0.0, 0)])
         self.count = 0
 
@@ -53,9 +57,12 @@ class News:
         if topic.startswith(WORTH_A_LINE):
             self._last[topic] = text
 
-    def trouble(self, text: str) -> None:
-        if text != self._last.get("", ""):
-            self._last[""] = text
+    def trouble(self, now: float, text: str) -> None:
+        """Told once, if it lasts: while the broker stops, nobody listens for a moment."""
+        if text != self._trouble:
+            self._trouble, self._tell_at = text, now + LASTING
+        elif now >= self._tell_at:
+            self._tell_at = NEVER
             self._add(f"not taken by the broker: {text}", YELLOW)
 
     def _add(self, text: str, colour: int | None = None) -> None:
@@ -89,33 +96,38 @@ class News:
 
 
 class Screen:
-    """Where the news go; when nobody reads there any more, nowhere."""
+    """What of the news is to be written when."""
 
     def __init__(self, news: News, columns: Callable[[], int] | None) -> None:
-        """`columns` of the terminal; None where it is none."""
-        self._news = news
+        """`columns` of the terminal, 0 while it is not ours; None where there is none."""
+        self.news = news
         self._columns = columns
-        self._next = 0.0 if columns else FIRST_LINE
-        self._drawn = ""
+        self._next = REDRAW if columns else FIRST_LINE
+        self._summary = ""
 
     def show(self, now: float) -> str:
-        """What is to be written now, perhaps nothing."""
-        lines = [f"{line}\n" for line in self._news.happenings(now)]
+        lines = [f"{line}\n" for line in self.news.happenings(now)]
         due = now >= self._next
         if due:
             self._next = now + (REDRAW if self._columns else NEXT_LINE)
-            self._drawn = self._news.summary(now)
+            self._summary = self.news.summary(now)
         if self._columns is None:
-            return "".join(lines) + (f"{self._drawn}\n" if due else "")
-        if not lines and not due:
-            return ""
-        return f"{CLEAR_BELOW}{''.join(lines)}\n{self._drawn[: self._columns() - 1]}{UP}"
+            return "".join(lines) + (f"{self._summary}\n" if due else "")
+        columns = self._columns() if due or lines else 0
+        return f"{CLEAR_BELOW}{''.join(lines)}\n{self._summary[: columns - 1]}{UP}" if columns else ""
 
     def end(self) -> str:
-        return CLEAR_BELOW if self._columns else ""
+        """Takes the summary off the terminal, and the ^C that stands where the cursor waits."""
+        return f"\r{CLEAR_BELOW}" if self._columns and self._columns() else ""
 
 
 def columns_of_terminal() -> Callable[[], int] | None:
-    if not os.isatty(STDERR):
-        return None
-    return lambda: os.get_terminal_size(STDERR).columns or 80
+    return _columns if os.isatty(STDERR) else None
+
+
+def _columns() -> int:
+    try:
+        in_background = os.tcgetpgrp(STDERR) != os.getpgrp()
+        return 0 if in_background else os.get_terminal_size(STDERR).columns or USUAL_COLUMNS
+    except OSError:  # the terminal is gone
+        return 0
