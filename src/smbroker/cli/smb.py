@@ -13,6 +13,7 @@ from smbroker.cli.arguments import Parser
 from smbroker.cli.signals import INTERRUPTED, Stopped, raise_stopped_on_signals
 
 COMMANDS = {
+    "log": ("smbroker.cli.log", "what the log holds: ls, cat, verify"),
     "demo": ("smbroker.cli.demo", "the broker with simulated devices in all dialects: a house and a water works"),
 }
 
@@ -37,7 +38,7 @@ def _parser() -> Parser:
         "smb",
         f"SMB, the Simple Message Broker.\n\ncommands:\n{listed}\n\nsmb COMMAND --help says more about each.",
         "smb COMMAND [OPTION]...",
-        "  smb demo\n",
+        "  smb demo\n  smb log cat --topics 'house/#'\n",
     )
 
 

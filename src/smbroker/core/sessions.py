@@ -159,7 +159,7 @@ class Sessions:
         limits = self._limits
         if len(pattern) > limits.filter_levels and not all(isinstance(level, bytes) for level in pattern):
             raise Refused("too_many_levels", f"a filter with wildcards has at most {limits.filter_levels} levels")
-        if len(session.subscriptions) >= limits.session_subscriptions:
+        if not session.udp and len(session.subscriptions) >= limits.session_subscriptions:
             raise Refused("too_many_subscriptions", f"at most {limits.session_subscriptions} subscriptions per client")
         if session.dialect is Dialect.SEMICOLON and self.by_dialect[Dialect.SEMICOLON] >= limits.semicolon_subscribers:
             most = limits.semicolon_subscribers

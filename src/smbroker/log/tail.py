@@ -28,7 +28,7 @@ from smbroker.model.errors import LogError
 
 READ_BYTES = 4 << 20  # read at once, but always at least one message
 READ_ROWS = 65_536  # rows given out at once, where messages are small
-SMALL = 4096  # rows; batches that are smaller on average are put together
+SMALL = 512  # rows; messages that are smaller on average are decoded together
 
 
 class TailIndex:

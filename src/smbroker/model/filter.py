@@ -8,13 +8,15 @@ Inside the broker a filter is a tuple of levels, each of them
 translates its own notation at the edge. No wildcard matches a topic that begins with `$`
 unless the filter begins with that literal level.
 
-`matches` is the plain rule. The router is faster and tested against it.
+`matches` is the plain rule. The router is faster and tested against it. `parse` reads the notation that
+the product's own options use, which is MQTT's.
 """
 
 from enum import Enum
 from typing import Literal, TypeAlias
 
-from smbroker.model.topic import Level, Topic, levels_of
+from smbroker.model.errors import Refused
+from smbroker.model.topic import Level, Topic, checked_topic, levels_of
 
 
 class Wildcard(Enum):
@@ -30,6 +32,18 @@ REST: Literal[Wildcard.REST] = Wildcard.REST
 
 FilterLevel: TypeAlias = Level | Wildcard
 Filter: TypeAlias = tuple[FilterLevel, ...]
+
+
+def parse(text: str) -> Filter:
+    """A filter in MQTT's notation: `+` is one level, `#` at the end the rest. Raises Refused."""
+    levels = levels_of(checked_topic(text.encode("utf-8", "surrogatepass")))
+    wildcards: dict[Level, Wildcard] = {b"+": ANY, b"#": REST}
+    for position, level in enumerate(levels):
+        if level not in wildcards and (b"+" in level or b"#" in level):
+            raise Refused("bad_filter", f"{text}: + and # stand for whole levels, as in a/+/c and a/#")
+        if level == b"#" and position < len(levels) - 1:
+            raise Refused("bad_filter", f"{text}: # can only be the last level")
+    return tuple(wildcards.get(level, level) for level in levels)
 
 
 def exact(topic: Topic) -> Filter:

@@ -80,8 +80,10 @@ class Broker:
         """Stops listening, finishes writes, lets clients take what is theirs."""
         for server in self._servers:
             server.close()
-        for reading in (*self._udp, *self.connections.open):
-            reading.stop_reading()
+        for listener in self._udp:
+            listener.stop_reading()
+        for connection in self.connections.open:
+            connection.stop_reading()
         self.turn.end()
         if self.store:
             await self.store.stop()
