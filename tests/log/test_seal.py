@@ -78,6 +78,18 @@ def test_topics_give_what_a_plain_filter_gives(log: Log, monkeypatch: pytest.Mon
         assert part.equals(expected.filter(inside).combine_chunks())
 
 
+@pytest.mark.parametrize("topics", [None, {b"t/1"}])
+def test_columns_may_be_chosen(log: Log, topics: set[bytes] | None) -> None:
+    filled(log, 1)
+    for names in (["payload", "offset"], ["ts"], ["kind", "properties", "client"]):
+        expected = table(log, topics=topics).select(names)
+        assert (
+            pa.Table.from_batches(list(log.read(0, None, topics, names)))
+            .combine_chunks()
+            .equals(expected.combine_chunks())
+        )
+
+
 def test_few_payloads_are_fetched_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seal, "PAGE_BYTES", 512)
     monkeypatch.setattr(seal, "PAGE_ROWS", 8)

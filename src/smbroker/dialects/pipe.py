@@ -13,7 +13,7 @@ from smbroker.model.errors import ProtocolError, Refused, Unfit
 from smbroker.model.filter import REST, exact
 from smbroker.model.framing import Framer, prefix_framer
 from smbroker.model.message import Kind
-from smbroker.model.topic import Topic, checked_topic
+from smbroker.model.topic import KnownTopics, Topic, checked_topic
 
 MAX_DATAGRAM = 65_507  # the largest that UDP over IPv4 carries; the dialect has no limit of its own
 
@@ -21,6 +21,7 @@ PUBLISH = b"P|"
 SUBSCRIBE = b"S|"
 SEPARATOR = b"|"
 WILDCARD = b"#"
+BYTES = Kind.BYTES
 
 HELLO_PUBLISHER = b"Hello Publisher!"
 HELLO_SUBSCRIBER = b"Hello Subscriber!"
@@ -34,9 +35,7 @@ def decode(datagram: bytes) -> Command:
         topic, separator, message = datagram[2:].partition(SEPARATOR)
         if not separator:
             raise ProtocolError("malformed", "a publish without a second |")
-        if topic == WILDCARD:
-            raise Refused("topic_wildcard", "a published topic must not be #")
-        return _topic(topic), message, Kind.BYTES, HELLO_PUBLISHER
+        return _published[topic], message, BYTES, HELLO_PUBLISHER
     if datagram.startswith(SUBSCRIBE):
         topic = _topic(datagram[2:])
         return Subscribe((REST,) if topic == WILDCARD else exact(topic), reply=HELLO_SUBSCRIBER)
@@ -47,6 +46,15 @@ def _topic(raw: bytes) -> Topic:
     if not raw:
         raise ProtocolError("topic_empty", "the topic is empty")
     return checked_topic(raw)
+
+
+def _received(raw: bytes) -> Topic:
+    if raw == WILDCARD:
+        raise Refused("topic_wildcard", "a published topic must not be #")
+    return _topic(raw)
+
+
+_published = KnownTopics(_received)
 
 
 def framer(topic: Topic) -> Framer:

@@ -17,7 +17,7 @@ from smbroker.model.errors import ProtocolError, Refused, SmbError, Unfit
 from smbroker.model.filter import ANY, REST, Filter, exact
 from smbroker.model.framing import Framer, prefix_framer
 from smbroker.model.message import Kind
-from smbroker.model.topic import Topic, checked_topic, levels_of
+from smbroker.model.topic import KnownTopics, Topic, checked_topic, levels_of
 
 MAX_DATAGRAM = 4_096  # what comes in
 MAX_DELIVERY = 4_095  # what goes out: existing subscribers hold no more
@@ -26,6 +26,7 @@ MAX_PART = 512  # topic and subtopic, each
 PUBLISH, SUBSCRIBE, ACK = b"\x01SA"
 MESSAGE = b"\x02"
 WILDCARD = b"#"
+BYTES = Kind.BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,7 @@ def decode(datagram: bytes) -> Command:
     verb = _verb(datagram)
     if verb == PUBLISH:
         topic, message = _split_publish(datagram)
-        _check_parts(topic, ProtocolError)
-        return _publishable(topic), message, Kind.BYTES, b""
+        return _published[topic], message, BYTES, b""
     if verb == SUBSCRIBE:
         asked = datagram[1:]
         subscription = _completed(asked)
@@ -126,6 +126,14 @@ def _publishable(raw: bytes) -> Topic:
     if WILDCARD in raw.split(b"/", 1):
         raise Refused("topic_wildcard", "a published topic or subtopic must not be #")
     return checked_topic(raw)
+
+
+def _received(raw: bytes) -> Topic:
+    _check_parts(raw, ProtocolError)
+    return _publishable(raw)
+
+
+_published = KnownTopics(_received)
 
 
 def _completed(subscription: bytes) -> bytes:

@@ -106,10 +106,12 @@ class LogReader:
         choice = None if topics is None else TopicChoice(topics)
         view = self._from(start)
         limit = view.next if end is None else min(end, view.next)
-        for batch in self._batches(view, start, limit, choice):
+        for batch in self._batches(view, start, limit, choice, columns):
             yield batch if columns is None else batch.select(list(columns))
 
-    def _batches(self, view: View, cursor: int, limit: int, choice: TopicChoice | None) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, view: View, cursor: int, limit: int, choice: TopicChoice | None, columns: Sequence[str] | None
+    ) -> Iterator[pa.RecordBatch]:
         attempts, sure_of_gap = 0, -1
         while cursor < limit:
             segment = view.holding(cursor)
@@ -122,7 +124,7 @@ class LogReader:
                     cursor = segment.base
                 continue
             stop = limit if segment.end is None else min(limit, segment.end)
-            batches = self._segment(view, segment, cursor, stop, choice)
+            batches = self._segment(view, segment, cursor, stop, choice, columns)
             try:
                 first = next(batches, None)
             except FileNotFoundError:
@@ -143,11 +145,17 @@ class LogReader:
         return view
 
     def _segment(
-        self, view: View, segment: Segment, start: int, end: int, choice: TopicChoice | None
+        self,
+        view: View,
+        segment: Segment,
+        start: int,
+        end: int,
+        choice: TopicChoice | None,
+        columns: Sequence[str] | None,
     ) -> Iterator[pa.RecordBatch]:
         if segment.sealed:
             with closing(SealedFile(self._disk, self.directory, segment.base, plain=choice is None)) as file:
-                yield from file.read(start, end, choice)
+                yield from file.read(start, end, choice, columns)
             return
         path = file_of(self.directory, segment.base, TAIL)
         handle = self._disk.open(path)

@@ -61,8 +61,11 @@ class SealedFile:
         except (OSError, pa.ArrowException) as error:
             raise LogError("damaged", f"{self.path.name}: {error}") from error
 
-    def read(self, start: int, end: int, choice: TopicChoice | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows with offsets in [start, end), in order."""
+    def read(
+        self, start: int, end: int, choice: TopicChoice | None = None, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows with offsets in [start, end), in order, with these columns in the schema's order."""
+        schema = SCHEMA if columns is None else pa.schema([field for field in SCHEMA if field.name in columns])
         first, last = start - self.base, end - self.base
         groups = range(len(self._starts) - 1) if choice is None else self._groups_with(choice)
         try:
@@ -71,19 +74,19 @@ class SealedFile:
                 if low >= high:
                     continue
                 if choice is None:
-                    yield from self._all(group, low - self._starts[group], high - self._starts[group])
+                    yield from self._all(group, low - self._starts[group], high - self._starts[group], schema)
                 else:
-                    yield from self._chosen(group, low, high, choice)
+                    yield from self._chosen(group, low, high, choice, schema)
         except (OSError, pa.ArrowException) as error:
             raise LogError("damaged", f"{self.path.name}: {error}") from error
 
-    def _all(self, group: int, low: int, high: int) -> Iterator[pa.RecordBatch]:
+    def _all(self, group: int, low: int, high: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         seen = 0
-        for batch in self._file.iter_batches(READ_ROWS, row_groups=[group]):
+        for batch in self._file.iter_batches(READ_ROWS, row_groups=[group], columns=schema.names):
             first, last = max(low - seen, 0), min(high - seen, len(batch))
             seen += len(batch)
             if first < last:
-                yield _plain(batch.slice(first, last - first))
+                yield pa.RecordBatch.from_arrays(batch.slice(first, last - first).columns, schema=schema)
             if seen >= high:
                 return
 
@@ -105,7 +108,9 @@ class SealedFile:
                 return None
         return self._body
 
-    def _chosen(self, group: int, low: int, high: int, choice: TopicChoice) -> Iterator[pa.RecordBatch]:
+    def _chosen(
+        self, group: int, low: int, high: int, choice: TopicChoice, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
         begin = self._starts[group]
         topics = self._column(group, "topic")
         rows = choice.rows(topics)
@@ -118,12 +123,16 @@ class SealedFile:
         arrays = {"offset": offsets, "topic": _decoded(topics.take(rows))}
         if self._pages is None and self._body:
             self._pages = Pages(self._body.pages)
-        if self._pages and 2 * len(rows) < self._pages.between(begin, self._starts[group + 1]):
+        if (
+            "payload" in schema.names
+            and self._pages
+            and 2 * len(rows) < self._pages.between(begin, self._starts[group + 1])
+        ):
             numbers = pc.add(rows.cast(pa.int64()), pa.scalar(begin, pa.int64())).to_pylist()
             payloads = self._pages.payloads(self._disk, self._handle, self.path, numbers)
             arrays["payload"] = pa.array(payloads, pa.binary())
         varying = []
-        for field in SCHEMA:
+        for field in schema:
             if field.name in arrays:
                 continue
             same = self._same(group, field, len(rows))
@@ -133,7 +142,7 @@ class SealedFile:
                 arrays[field.name] = same
         for name, column in self._columns(group, varying).items():
             arrays[name] = _decoded(column.take(rows))
-        yield pa.RecordBatch.from_arrays([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
+        yield pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
     def _column(self, group: int, name: str) -> pa.Array:
         return self._columns(group, [name])[name]
@@ -181,7 +190,3 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 def _decoded(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
-def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(batch.columns, schema=SCHEMA)

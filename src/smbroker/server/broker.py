@@ -5,6 +5,7 @@ stop it. SIGUSR1 makes the next semicolon subscribe drop the others first.
 """
 
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -26,6 +27,7 @@ from smbroker.server.udp import UdpListener
 
 STOP_LIMIT = 2.0  # seconds for clients to take what has been written to them
 SWITCH_INTERVAL = 0.0005  # seconds: how long the loop may wait for the log's thread to yield the interpreter
+GC_THRESHOLDS = (50_000, 20, 50)  # a turn makes many objects and no cycles: look for those less often
 BACKGROUND_CHECK = 1.0  # seconds between looks whether a terminal is ours again
 
 
@@ -34,6 +36,8 @@ def run(config: Config) -> None:
     endpoints = [listeners.endpoint(text) for text in config.listen]
     _allow_many_descriptors()
     sys.setswitchinterval(SWITCH_INTERVAL)
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(config, endpoints))
 

@@ -152,7 +152,7 @@ class UdpListener:
 
     def _take(self, datagrams: list[bytes], addresses: Sequence[RawAddress]) -> None:
         turn, by_first, now = self._turn, self._by_first, monotonic()
-        handle = turn.handle
+        publish = turn.publish
         for datagram, address in zip(datagrams, addresses, strict=True):
             lane = by_first.get(datagram[:1]) or self._lane(datagram)
             if lane is None:
@@ -163,7 +163,11 @@ class UdpListener:
             if lane.echo:
                 turn.console.note(f"{peer.origin.source}:{printable(datagram)}")
             try:
-                handle(peer, lane.decode(datagram))
+                command = lane.decode(datagram)
+                if isinstance(command, tuple):
+                    publish(peer, command)
+                else:
+                    turn.handle(peer, command)
             except (ProtocolError, Refused) as error:
                 turn.reject(peer, error)
 

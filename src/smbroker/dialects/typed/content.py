@@ -22,14 +22,15 @@ _INT, _SHORT_REAL, _FLOAT = Struct(">BI"), Struct(">H"), Struct(">BIB")
 _NUMBER = re.compile(rb"(-?)(\d+)(?:\.(\d+))?")
 _U16, _U32, _U8 = 0xFFFF, 0xFFFF_FFFF, 0xFF
 _DIGITS = len(str(_U32))
+_STRING = Kind.STRING
 
 
 def decode_content(kind: int, content: bytes) -> tuple[Kind, bytes]:
     """The kind and the payload; what follows a number or a NUL is padding."""
     if len(content) > MAX_CONTENT:
         raise ProtocolError("too_long", f"content of {len(content)} bytes, at most {MAX_CONTENT}")
-    if kind == Kind.STRING:
-        return Kind.STRING, content.partition(NUL)[0]
+    if kind == _STRING:
+        return _STRING, content.partition(NUL)[0]
     decode_number = _DECODERS.get(kind)
     if decode_number is None:
         raise ProtocolError("unknown_type", f"there is no type {kind}")
