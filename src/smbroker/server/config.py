@@ -70,7 +70,7 @@ Part = TypeVar("Part")
 
 def load(path: Path) -> Config:
     try:
-        data = tomllib.loads(path.read_text())
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError("config", f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -122,7 +122,7 @@ def _value(hint: Any, value: Any, name: str) -> Any:
     wanted = bool if hint is bool else int if hint is int else (int, float)
     if not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool):
         raise UsageError("config", f"{name} must be {'true or false' if hint is bool else 'a number'}, not {value!r}")
-    if not isinstance(value, bool) and value < 0:
+    if not isinstance(value, bool) and not value >= 0:  # so that nan is refused too
         raise UsageError("config", f"{name} must not be negative")
     return value
 

@@ -31,12 +31,12 @@ class Stream:
     """One file descriptor that never blocks us."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self.colour = os.isatty(descriptor)
+        self._descriptor = _opened_again(descriptor) if self.colour else descriptor
         self._waiting = bytearray()
         self._left_out = 0
         self._poll = select.poll()
-        self._poll.register(descriptor, select.POLLOUT)
-        self.colour = os.isatty(descriptor)
+        self._poll.register(self._descriptor, select.POLLOUT)
         try:
             self._regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
         except OSError:
@@ -65,6 +65,15 @@ class Stream:
                 self._waiting += f"({self._left_out} lines left out: nobody was reading)\n".encode()
                 self._left_out = 0
         return False
+
+
+def _opened_again(terminal: int) -> int:
+    """A terminal that polls writable may take less than a piece and then block; opened once more it need not,
+    while for the shell, which shares the first opening with us, it stays as it is."""
+    try:
+        return os.open(f"/dev/fd/{terminal}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return terminal
 
 
 class Console:

@@ -21,8 +21,8 @@ VALUES = {  # shown in the summary, once heard
     "plant/tank/level": "tank {} %",
     "plant/main/pressure": "{} bar",
 }
-WORTH_A_LINE = ("house/hall/door", "plant/alarm/", "plant/pump1/command", "plant/pump2/command")
-USUAL = "closed"  # what a door is before one hears of it
+ALWAYS = ("plant/alarm/", "plant/pump1/command", "plant/pump2/command")  # worth a line
+CHANGES = {"house/hall/door": "closed"}  # worth a line when it is not as before, here at first
 OVER = 5.0  # seconds that a rate is taken over
 MOST_LINES = 4  # happenings shown at a time
 LASTING = 1.0  # seconds after which trouble is told
@@ -41,7 +41,7 @@ class News:
         self._clock = clock
         self._known = known  # topics of our own devices; others are people's
         self._values: dict[str, str] = {}
-        self._last: dict[str, str] = {}
+        self._last = dict(CHANGES)
         self._happenings: list[str] = []
         self._more = 0
         self._trouble, self._tell_at = "", NEVER
@@ -52,10 +52,11 @@ class News:
         self.count += 1
         if topic in VALUES:
             self._values[topic] = text
-        if topic not in self._known or (topic.startswith(WORTH_A_LINE) and text != self._last.get(topic, USUAL)):
-            self._add(f"{topic} {text}")
-        if topic.startswith(WORTH_A_LINE):
+        changed = topic in self._last and text != self._last[topic]
+        if changed:
             self._last[topic] = text
+        if changed or topic not in self._known or topic.startswith(ALWAYS):
+            self._add(f"{topic} {text}")
 
     def trouble(self, now: float, text: str) -> None:
         """Told once, if it lasts: while the broker stops, nobody listens for a moment."""

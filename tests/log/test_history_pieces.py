@@ -1,0 +1,96 @@
+from pathlib import Path
+
+import pytest
+
+from smbroker.log import history
+from smbroker.log.history import Failed, Piece, Readings, Request
+from smbroker.log.log import Log
+from smbroker.log.reader import LogReader
+from smbroker.log.seal import seal_segment
+from smbroker.log.settings import LogSettings
+from smbroker.model.message import Columns, Dialect, Kind, Origin
+
+ORIGINS = [Origin(Dialect.TYPED, "127.0.0.1", 5000, "C1"), Origin(Dialect.SOH, "::1", 6000), Origin(Dialect.PIPE)]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """30 messages over three topics: ten sealed, twenty in the tail."""
+    made = Log.open(tmp_path, LogSettings(retain_bytes=1))
+    for start in range(0, 30, 10):
+        numbers = range(start, start + 10)
+        made.append(
+            [
+                Columns(
+                    start + 1,
+                    [b"t%d" % (number % 3) for number in numbers],
+                    [b"%d" % number for number in numbers],
+                    [Kind.INT if number % 2 else Kind.BYTES for number in numbers],
+                    [ORIGINS[number % 3] for number in numbers],
+                )
+            ]
+        )
+        if start == 0:
+            made.rotate()
+            assert seal_segment(tmp_path, 0)
+    return made
+
+
+def followed(readings: Readings, start: int, end: int, topics: frozenset[bytes] | None) -> list[Piece]:
+    pieces = []
+    while start < end:
+        piece = readings.answer(Request(1, start, end, topics))
+        assert isinstance(piece, Piece)
+        assert piece.next > start
+        pieces.append(piece)
+        start = piece.next
+    return pieces
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_pieces_make_up_the_whole(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(history, "PIECE_ROWS", size)
+    pieces = followed(Readings(LogReader(tmp_path)), 0, 30, None)
+    assert [offset for piece in pieces for offset in piece.offsets] == list(range(30))
+    assert [payload for piece in pieces for payload in piece.columns.payloads] == [b"%d" % n for n in range(30)]
+    assert [kind for piece in pieces for kind in piece.columns.kinds] == [Kind.BYTES, Kind.INT] * 15
+    sources = [(o.dialect, o.source, o.client) for piece in pieces for o in piece.columns.origins]
+    assert sources[:3] == [(o.dialect, o.source, o.client) for o in ORIGINS]
+    assert all(len(piece.offsets) <= size for piece in pieces)
+    log.close()
+
+
+def test_only_the_topics_asked_for_come(log: Log, tmp_path: Path) -> None:
+    pieces = followed(Readings(LogReader(tmp_path)), 4, 30, frozenset({b"t1", b"none"}))
+    assert [offset for piece in pieces for offset in piece.offsets] == list(range(4, 30, 3))
+    log.close()
+
+
+def test_the_bytes_of_a_piece_are_bounded(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "PIECE_BYTES", 4)
+    pieces = followed(Readings(LogReader(tmp_path)), 0, 30, None)
+    assert max(sum(map(len, piece.columns.payloads)) for piece in pieces) <= 5
+    log.close()
+
+
+def test_a_reading_that_was_forgotten_begins_where_it_is_asked(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "PIECE_ROWS", 5)
+    monkeypatch.setattr(history, "MAX_OPEN", 1)
+    readings = Readings(LogReader(tmp_path))
+    first = readings.answer(Request(1, 0, 30, None))
+    readings.answer(Request(2, 0, 30, None))
+    again = readings.answer(Request(1, 5, 30, None))
+    assert isinstance(first, Piece)
+    assert isinstance(again, Piece)
+    assert (first.offsets, again.offsets) == ([0, 1, 2, 3, 4], [5, 6, 7, 8, 9])
+    log.close()
+
+
+def test_what_is_gone_is_said_with_the_first_offset_there_is(log: Log, tmp_path: Path) -> None:
+    assert log.retain(0) == [0]
+    answer = Readings(LogReader(tmp_path)).answer(Request(1, 3, 30, None))
+    assert isinstance(answer, Failed)
+    assert (answer.code, answer.first) == ("gone", 10)
+    log.close()
