@@ -168,7 +168,7 @@ class SemicolonPublisher(PipePublisher):
             self.finish()
 
     def finish(self) -> None:
-        assert self.client.ask(b"P|$window|") == ACK
+        assert self.client.ask(b"P|$window|")
         self.acked = self.sent
 
 
@@ -203,6 +203,9 @@ class Stream:
 
     def start(self) -> None:
         self._thread.start()
+
+    def pause(self) -> None:
+        self._may.clear()
 
     def go_on(self) -> None:
         self._may.set()

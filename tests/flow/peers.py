@@ -169,6 +169,9 @@ class Terminal:
         self._thread.join(LIMIT)
         return b"".join(self._pieces).decode().replace("\r\n", "\n")
 
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
     def _close_slave(self) -> None:
         if self.slave >= 0:
             os.close(self.slave)

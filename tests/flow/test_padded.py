@@ -22,6 +22,7 @@ from flow.wires import (
     config,
     delivery,
     descriptors,
+    fresh,
     gets_all,
     padded,
     padded_publish,
@@ -51,9 +52,9 @@ class Listening:
         self.came.append((time.monotonic() - self.silent_since, data))
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker() as broker:
+@pytest.fixture(scope="module", params=["log", "no log"])
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    with Broker(*(["--no-log"] if request.param == "no log" else [])) as broker:
         yield broker
 
 
@@ -90,21 +91,10 @@ def test_a_message_has_its_title_and_length(broker: Broker) -> None:
 
 @pytest.mark.parametrize("message", [b"", b"  spaces around  ", bytes(range(256)), b"Disconnect".ljust(64), b"\0"])
 def test_a_message_is_taken_exactly(broker: Broker, message: bytes) -> None:
-    client = padded_subscriber(broker, b"p/exact")
-    client.send(publication(b"p/exact", message) + PING)
-    assert gets_all(client, delivery(b"p/exact", message), PUBACK, PONG)
-
-
-def test_the_largest_message_arrives_whole(broker: Broker) -> None:
-    subscriber = padded_subscriber(broker, b"p/largest")
-    publisher = broker.tcp("padded")
-    message = os.urandom(1 << 20) * 16
-    sending = threading.Thread(target=publisher.send, args=(publication(b"p/largest", message),))
-    sending.start()
-    expected = delivery(b"p/largest", message)
-    assert subscriber.receive(len(expected)) == expected
-    sending.join()
-    assert publisher.receive(64) == PUBACK
+    title = fresh()
+    client = padded_subscriber(broker, title)
+    client.send(publication(title, message) + PING)
+    assert gets_all(client, delivery(title, message), PUBACK, PONG)
 
 
 @pytest.mark.parametrize("change", [bytes.lower, bytes.upper, bytes.swapcase, bytes.title], ids=lambda f: f.__name__)
@@ -138,26 +128,18 @@ def test_every_topic_has_its_own_acknowledgement_and_repeating_one_changes_nothi
 
 
 def test_the_acknowledgement_comes_before_any_message(broker: Broker) -> None:
-    stop = threading.Event()
-
-    def publish_always() -> None:
-        publisher = broker.tcp("padded")
-        while not stop.is_set():
-            publisher.send(publication(b"p/busy", b"x") * 20)
-            publisher.receive(20 * 64)
-
-    publishing = threading.Thread(target=publish_always)
+    title, publisher = fresh(), broker.tcp("padded")
+    publishing = threading.Thread(target=publisher.send, args=(publication(title, b"x") * 5_000,))
     publishing.start()
-    try:
-        for _ in range(50):
-            subscriber = broker.tcp("padded")
-            subscriber.send(padded(b"Subscribe", b"p/busy"))
-            assert subscriber.receive(64) == SUBACK
-            assert subscriber.receive(193) == delivery(b"p/busy", b"x")
-            subscriber.sock.close()
-    finally:
-        stop.set()
-        publishing.join()
+    for _ in range(20):
+        subscriber = broker.tcp("padded")
+        subscriber.send(padded(b"Subscribe", title))
+        assert subscriber.receive(64) == SUBACK
+        padded_publish(broker.tcp("padded"), title, b"x")
+        assert subscriber.receive(193) == delivery(title, b"x")
+        subscriber.sock.close()
+    publishing.join()
+    assert publisher.receive(5_000 * 64) == PUBACK * 5_000
 
 
 def test_a_message_comes_in_one_write(broker: Broker) -> None:
@@ -335,12 +317,13 @@ LENGTHS = [
 def test_a_length_is_bytes_or_characters(
     broker: Broker, length: int, pieces: list[str | bytes], expected: str | bytes
 ) -> None:
-    subscriber = padded_subscriber(broker, b"p/length")
+    title = fresh()
+    subscriber = padded_subscriber(broker, title)
     client = broker.tcp("padded")
     message = b"".join(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
-    client.send(publication(b"p/length", message, length))
+    client.send(publication(title, message, length))
     payload = expected.encode() if isinstance(expected, str) else expected
-    assert subscriber.receive(192 + len(payload)) == delivery(b"p/length", payload), "its own length is in bytes"
+    assert subscriber.receive(192 + len(payload)) == delivery(title, payload), "its own length is in bytes"
     assert gets_all(client, PUBACK, PONG) if len(pieces) == 2 else client.receive(64) == PUBACK
     assert alive(client)
 
@@ -360,21 +343,23 @@ BAD_LENGTHS = [b"x", b"-1", b"1.5", b"+1", b"1 2", b"0x10", "٣".encode(), b"167
 
 @pytest.mark.parametrize("length", BAD_LENGTHS, ids=lambda length: ascii(length)[:20])
 def test_a_bad_length_closes_the_connection_and_no_other(broker: Broker, length: bytes) -> None:
-    other = padded_subscriber(broker, b"p/bad")
-    client = padded_subscriber(broker, b"p/bad")
-    client.send(padded(b"Publish", b"p/bad", length))
+    title = fresh()
+    other = padded_subscriber(broker, title)
+    client = padded_subscriber(broker, title)
+    client.send(padded(b"Publish", title, length))
     assert client.closed()
-    padded_publish(broker.tcp("padded"), b"p/bad", b"x")
-    assert other.receive(193) == delivery(b"p/bad", b"x")
+    padded_publish(broker.tcp("padded"), title, b"x")
+    assert other.receive(193) == delivery(title, b"x")
 
 
 @pytest.mark.parametrize("word", [b"Hello", b"Unsubscribe", b"PingPong", b"Ping me", b"\xff\0", b"x" * 64, b"Ping\n"])
 def test_an_unknown_command_is_ignored(broker: Broker, word: bytes) -> None:
-    client = padded_subscriber(broker, b"p/unknown")
+    title = fresh()
+    client = padded_subscriber(broker, title)
     client.send(padded(word))
     assert alive(client)
-    padded_publish(broker.tcp("padded"), b"p/unknown", b"x")
-    assert client.receive(193) == delivery(b"p/unknown", b"x")
+    padded_publish(broker.tcp("padded"), title, b"x")
+    assert client.receive(193) == delivery(title, b"x")
 
 
 def test_a_title_that_is_no_topic_is_refused_warned_of_and_counted_and_the_connection_lives() -> None:
@@ -502,6 +487,18 @@ def test_a_client_that_speaks_is_not_asked(hurried: Broker) -> None:
 
 
 # --- limits ---
+
+
+def test_the_largest_message_arrives_whole() -> None:
+    with Broker() as broker:
+        subscriber, publisher = padded_subscriber(broker, b"t"), broker.tcp("padded")
+        message = os.urandom(1 << 20) * 16
+        sending = threading.Thread(target=publisher.send, args=(publication(b"t", message),))
+        sending.start()
+        expected = delivery(b"t", message)
+        assert subscriber.receive(len(expected)) == expected
+        sending.join()
+        assert publisher.receive(64) == PUBACK
 
 
 def test_a_subscriber_that_never_reads_is_disconnected_and_others_get_everything(tmp_path: Path) -> None:

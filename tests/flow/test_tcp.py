@@ -17,6 +17,7 @@ from flow.wires import (
     datagram,
     delivery,
     frame,
+    fresh,
     gets_all,
     identity,
     padded,
@@ -56,9 +57,9 @@ def test_a_known_word_padded_with_spaces_is_padded(broker: Broker, word: bytes, 
 @pytest.mark.parametrize("word", WORDS)
 def test_every_word_of_padded_is_known(broker: Broker, word: bytes) -> None:
     """Typed would take the first 11 bytes for an id and close the connection."""
-    client = broker.tcp("tcp")
+    client, title = broker.tcp("tcp"), fresh()
     client.send(padded(word))
-    client.send({b"Publish": padded(b"words", b"1") + b"x", b"Subscribe": padded(b"words")}.get(word, b""))
+    client.send({b"Publish": padded(title, b"1") + b"x", b"Subscribe": padded(title)}.get(word, b""))
     if word == b"Disconnect":
         assert client.closed()
         return
@@ -86,7 +87,7 @@ def test_the_first_bytes_may_come_one_by_one(broker: Broker) -> None:
     broker.out.wait("New client pub connected")
 
 
-@pytest.mark.parametrize("size", [4_000, 5_000, 100_000, 3_000_000])
+@pytest.mark.parametrize("size", [4_000, 5_000, 100_000, 1_000_000])
 def test_much_may_come_with_the_first_bytes(broker: Broker, size: int) -> None:
     client = broker.tcp("tcp")
     client.send(publication(b"much", b"x" * size))

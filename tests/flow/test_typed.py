@@ -32,9 +32,9 @@ from flow.wires import (
 SYS_PIDFD_GETFD = 438
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker() as broker:
+@pytest.fixture(scope="module", params=["log", "no log"])
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    with Broker(*(["--no-log"] if request.param == "no log" else [])) as broker:
         yield broker
 
 

@@ -16,11 +16,16 @@ from flow.house import LIMIT, Broker, Tcp, Udp, wait_for
 
 FRAME = 1_570
 MARK = b"mark/"
-_marks = count()
+_marks, _topics = count(), count()
 
 SUBACK, PUBACK, PING, PONG, DISCONNECT = (
     word.ljust(64) for word in (b"SubAck", b"PubAck", b"Ping", b"Pong", b"Disconnect")
 )
+
+
+def fresh() -> bytes:
+    """A topic that nobody has used: without stored messages."""
+    return b"topic/%d" % next(_topics)
 
 
 def config(folder: Path, text: str) -> tuple[str, str]:

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
+from types import FrameType
 
 from smbroker.cli import arguments, terminal
 from smbroker.cli.devices.curves import Clock
@@ -38,6 +40,7 @@ EXAMPLES = """\
 """
 CANNOT_RUN = 1  # the exit status when a port or the log cannot be had
 PATIENCE = 3.0  # seconds for the devices to end by themselves
+PUT_OFF = 0.1  # seconds
 MAX_SPEED = 3_600.0
 
 
@@ -113,10 +116,12 @@ def _order(options: argparse.Namespace, endpoints: Sequence[listeners.Endpoint])
 
 @contextmanager
 def _devices(order: Order) -> Iterator[None]:
-    """Runs them meanwhile. Signals wait until the child can take them."""
+    """Runs them meanwhile. Signals wait until the child can take them, and then the broker."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     command = [sys.executable, "-P", "-m", "smbroker.cli.devices"]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
+    for number in SIGNALS:
+        signal.signal(number, _put_off)
     assert child.stdin
     with child.stdin as until_closed:
         try:
@@ -128,6 +133,13 @@ def _devices(order: Order) -> Iterator[None]:
                 signal.signal(number, signal.SIG_IGN)
             until_closed.close()
             _end(child)
+
+
+def _put_off(number: int, _frame: FrameType | None) -> None:
+    """Has the signal come again soon: the broker's loop, once it runs, takes signals, but none from before."""
+    again = Timer(PUT_OFF, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,265 @@
+/* What the load generators share; load.h tells how it is used. */
+#define _GNU_SOURCE
+#include "load.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#define NS_PER_MS 1000000LL
+
+enum {
+    WAIT_MS = 20,
+    SILENCE_MS = 1000, /* after which what is under way counts as lost; a slow disk syncs well within */
+};
+
+long port = 8080, size = 64;
+static long warm_ms = 300, run_ms = 2000;
+
+static const struct setting COMMON[] = {
+    {"port", &port, 1, 65535, "the server's port on 127.0.0.1"},
+    {"size", &size, 1, MAX_SIZE, "payload bytes"},
+    {"warm_ms", &warm_ms, 0, 60000, "milliseconds before the run that counts"},
+    {"run_ms", &run_ms, 1, 3600000, "milliseconds of the run that counts"},
+    {0},
+};
+
+struct tally {
+    long sent, received, lost;
+    int64_t begin, end; /* the end: when the last answer came */
+    double cpu;
+};
+
+void fail(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    exit(1);
+}
+
+/* --- settings ----------------------------------------------------------- */
+
+static void list_settings(const struct setting *one)
+{
+    for (; one->name; one++)
+        printf("  %s=%ld  %s\n", one->name, *one->value, one->text);
+}
+
+static const struct setting *named(const struct setting *one, const char *word, size_t length)
+{
+    for (; one->name; one++)
+        if (strlen(one->name) == length && !memcmp(one->name, word, length))
+            return one;
+    return NULL;
+}
+
+static void set(const struct setting *one, const char *text)
+{
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (errno || end == text || *end || value < one->least || value > one->most)
+        fail("%s: '%s' is not a number from %ld to %ld", one->name, text, one->least, one->most);
+    *one->value = value;
+}
+
+void read_settings(int words, char **word, const char *about, const struct setting *own)
+{
+    for (int i = 1; i < words; i++) {
+        size_t length = strcspn(word[i], "=");
+        const struct setting *one = named(own, word[i], length);
+        if (!one)
+            one = named(COMMON, word[i], length);
+        if (!one || !word[i][length]) {
+            printf("%s\nSettings, as name=value:\n", about);
+            list_settings(own);
+            list_settings(COMMON);
+            exit(strcmp(word[i], "help") != 0);
+        }
+        set(one, word[i] + length + 1);
+    }
+}
+
+/* --- sockets ------------------------------------------------------------ */
+
+void allow_sockets(long count)
+{
+    struct rlimit limit;
+    long needed = count + 32;
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        fail("file descriptors: %s", strerror(errno));
+    if ((rlim_t)needed > limit.rlim_max)
+        fail("%ld sockets need a limit of %ld file descriptors; it is %ld (ulimit -Hn)", count, needed,
+             (long)limit.rlim_max);
+    if ((rlim_t)needed > limit.rlim_cur) {
+        limit.rlim_cur = needed;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+int connected(int type)
+{
+    struct sockaddr_in server = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int yes = 1, buffer = RECEIVE_BUFFER;
+    int fd = socket(AF_INET, type, 0);
+    if (fd < 0)
+        fail("socket: %s", strerror(errno));
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer);
+    if (type == SOCK_STREAM)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    if (connect(fd, (struct sockaddr *)&server, sizeof server))
+        fail("connect to port %ld: %s", port, strerror(errno));
+    return fd;
+}
+
+void send_whole(int fd, const void *bytes, size_t length)
+{
+    const char *next = bytes;
+    while (length) {
+        ssize_t sent = send(fd, next, length, MSG_NOSIGNAL);
+        if (sent < 0)
+            fail("send to port %ld: %s", port, strerror(errno));
+        next += sent;
+        length -= sent;
+    }
+}
+
+void send_copies(int fd, const void *datagram, size_t length, long count)
+{
+    struct iovec part = {(void *)datagram, length};
+    struct mmsghdr burst[BURST];
+    for (int i = 0; i < BURST; i++)
+        burst[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
+    while (count) {
+        int sent = sendmmsg(fd, burst, count < BURST ? count : BURST, 0);
+        if (sent < 0)
+            fail("send to port %ld: %s", port, strerror(errno));
+        count -= sent;
+    }
+}
+
+bool readable(int fd, int wait_ms)
+{
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+    return poll(&one, 1, wait_ms) == 1;
+}
+
+void discard(int fd)
+{
+    char bytes[65536];
+    while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
+        continue;
+}
+
+int watcher(void)
+{
+    int fd = epoll_create1(0);
+    if (fd < 0)
+        fail("epoll: %s", strerror(errno));
+    return fd;
+}
+
+void watch(int watcher, int fd, long number)
+{
+    struct epoll_event wanted = {.events = EPOLLIN, .data.u64 = number};
+    if (epoll_ctl(watcher, EPOLL_CTL_ADD, fd, &wanted))
+        fail("epoll: %s", strerror(errno));
+}
+
+int watched(int watcher, long *numbers, int most, int wait_ms)
+{
+    struct epoll_event ready[most];
+    int count = epoll_wait(watcher, ready, most, wait_ms);
+    for (int i = 0; i < count; i++)
+        numbers[i] = ready[i].data.u64;
+    return count < 0 ? 0 : count;
+}
+
+/* --- the exchange ------------------------------------------------------- */
+
+static int64_t now_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000 * NS_PER_MS + time.tv_nsec;
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+static long missing(const struct load *load, const struct tally *tally)
+{
+    return tally->sent * load->answers - tally->received;
+}
+
+/* A message counts as under way until the last of its answers is here. */
+static long under_way(const struct load *load, const struct tally *tally)
+{
+    long answers = missing(load, tally) - tally->lost;
+    return answers > 0 ? (answers + load->answers - 1) / load->answers : 0;
+}
+
+/* Sends for that long, then waits for what is still under way. */
+static struct tally exchange(const struct load *load, long ms)
+{
+    double cpu = cpu_seconds();
+    int64_t now = now_ns(), stop = now + ms * NS_PER_MS, heard = now;
+    struct tally tally = {.begin = now, .end = now};
+    while (now < stop || under_way(load, &tally)) {
+        long room = load->window - under_way(load, &tally);
+        if (now < stop && room >= load->step) {
+            load->send(room);
+            tally.sent += room;
+        }
+        long answers = load->receive(WAIT_MS);
+        now = now_ns();
+        tally.received += answers;
+        if (answers) {
+            heard = tally.end = now;
+        } else if (now - heard > SILENCE_MS * NS_PER_MS) {
+            tally.lost = missing(load, &tally);
+            heard = now;
+        }
+    }
+    tally.lost = missing(load, &tally) > 0 ? missing(load, &tally) : 0; /* some may have come late */
+    tally.cpu = cpu_seconds() - cpu;
+    return tally;
+}
+
+static void wait_for_a_line(void)
+{
+    int byte;
+    fflush(stdout);
+    do
+        byte = getchar();
+    while (byte != '\n' && byte != EOF);
+}
+
+int run(const struct load *load)
+{
+    exchange(load, warm_ms);
+    puts("prepared");
+    wait_for_a_line();
+    struct tally tally = exchange(load, run_ms);
+    printf("{\"sent\": %ld, \"received\": %ld, \"lost\": %ld, \"seconds\": %.6f, \"generator_cpu_s\": %.6f}\n", tally.sent,
+           tally.received, tally.lost, (tally.end - tally.begin) / 1e9, tally.cpu);
+    wait_for_a_line();
+    return 0;
+}

@@ -1,0 +1,108 @@
+"""Rounds: the sides of a case take turns (A, B, A, B, …), and a ratio is the median of the rounds' ratios.
+
+Two runs side by side in time share whatever else the machine was doing, so their ratio is worth more
+than that of two medians.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from cases import Case, Ratio
+
+Run: TypeAlias = dict[str, float]  # what one run of one side gave
+Spread: TypeAlias = dict[str, float]  # median, least, most
+
+CPU = "cpu_s_per_million"
+
+
+class RunFailed(Exception):
+    """A server did not start, or a run gave no figures; the text says which."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    rounds: int
+    warm_ms: int
+    run_ms: int
+    appended: int  # messages of log-append
+    history: int  # messages of the log that history is asked of
+
+
+USUAL = Scale(5, 300, 2_000, 1_000_000, 1_000_000)
+FULL = Scale(5, 300, 2_000, 1_000_000, 10_000_000)
+QUICK = Scale(3, 100, 300, 100_000, 100_000)
+
+
+@dataclass
+class Bench:
+    directory: Path  # for logs; removed at the end
+    scale: Scale
+    rounds: int
+    say: Callable[[str], None]
+    runs: int = 0
+
+    def new_directory(self) -> Path:
+        self.runs += 1
+        directory = self.directory / str(self.runs)
+        directory.mkdir()
+        return directory
+
+
+def run_case(bench: Bench, case: "Case") -> dict:
+    """All rounds. A side that fails is left out of the rounds that follow."""
+    runs: dict[str, list[Run]] = {side.name: [] for side in case.sides}
+    failed: dict[str, str] = {}
+    key = case.figures[0].key if case.figures else "out_per_s"
+    for number in range(1, bench.rounds + 1):
+        for side in case.sides:
+            if side.name in failed:
+                continue
+            try:
+                run = side.run(bench)
+            except RunFailed as failure:
+                failed[side.name] = str(failure)
+                bench.say(f"  round {number}/{bench.rounds}  {side.name}: failed: {failure}")
+            else:
+                runs[side.name].append(run)
+                bench.say(f"  round {number}/{bench.rounds}  {side.name}: {run[key]:,.3f} {key}")
+    return {
+        "name": case.name,
+        "title": case.title,
+        "sides": [
+            {"name": name, "runs": each, "spread": {} if name in failed else spreads(each)}
+            for name, each in runs.items()
+        ],
+        "failed": failed,
+        "ratios": [
+            compared(ratio, runs[ratio.over], runs[ratio.under])
+            for ratio in case.ratios
+            if ratio.over not in failed and ratio.under not in failed
+        ],
+    }
+
+
+def compared(ratio: "Ratio", over: Sequence[Run], under: Sequence[Run]) -> dict:
+    return {
+        "over": ratio.over,
+        "under": ratio.under,
+        "key": ratio.key,
+        "ratio": ratio_of(over, under, ratio.key),
+        "cpu_ratio": ratio_of(over, under, CPU),
+    }
+
+
+def ratio_of(over: Sequence[Run], under: Sequence[Run], key: str) -> Spread | None:
+    each = [one[key] / other[key] for one, other in zip(over, under, strict=True) if other[key]]
+    return spread(each) if each else None
+
+
+def spreads(runs: Sequence[Run]) -> dict[str, Spread]:
+    return {key: spread([run[key] for run in runs]) for key in runs[0]}
+
+
+def spread(values: Sequence[float]) -> Spread:
+    return {"median": median(values), "least": min(values), "most": max(values)}

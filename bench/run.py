@@ -1,0 +1,79 @@
+"""SMB's own bench: `make bench`, or `python bench/run.py --help`. README.md tells how to read what it prints."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+from fnmatch import fnmatch
+from pathlib import Path
+
+import loads
+import report
+from cases import CASES, Case
+from rounds import FULL, QUICK, USUAL, Bench, run_case
+
+HERE = Path(__file__).resolve().parent
+
+
+def parsed(words: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench/run.py", description="Measures SMB beside its peers, in turns.")
+    add = parser.add_argument
+    add("--list", action="store_true", help="name the cases")
+    add("--only", metavar="PATTERN", action="append", help="these cases; * stands for any text (again for more)")
+    add("--rounds", type=int, metavar="N", help=f"default {USUAL.rounds}, with --quick {QUICK.rounds}")
+    add("--quick", action="store_true", help="short runs: whether it works, and a first look")
+    add("--full", action="store_true", help="the history of 10,000,000 messages instead of 1,000,000")
+    add("--json", metavar="FILE", type=Path, help="also write every single run to FILE")
+    add("--directory", metavar="DIR", type=Path, default=HERE / "build", help="on the disk that logs go to")
+    options = parser.parse_args(words)
+    if options.rounds is not None and options.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    return options
+
+
+def chosen(patterns: list[str] | None) -> list[Case]:
+    for pattern in patterns or []:
+        if not any(fnmatch(case.name, pattern) for case in CASES):
+            sys.exit(f"no case is called {pattern}; --list names them")
+    return [case for case in CASES if not patterns or any(fnmatch(case.name, pattern) for pattern in patterns)]
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    options = parsed()
+    if options.list:
+        print("\n".join(f"{case.name:20} {case.title}" for case in CASES))
+        return 0
+    cases = chosen(options.only)
+    if trouble := loads.trouble(any(case.is_load for case in cases)):
+        sys.exit(trouble)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # so that servers are ended on the way out
+    scale = QUICK if options.quick else FULL if options.full else USUAL
+    options.directory.mkdir(parents=True, exist_ok=True)
+    results: list[dict] = []
+    interrupted = False
+    with tempfile.TemporaryDirectory(dir=options.directory, prefix="run-") as directory:
+        bench = Bench(Path(directory), scale, options.rounds or scale.rounds, say)
+        about = report.about(bench, options.directory)
+        try:
+            for number, case in enumerate(cases, 1):
+                say(f"[{number}/{len(cases)}] {case.name}: {case.title}")
+                results.append(run_case(bench, case))
+        except KeyboardInterrupt:
+            interrupted = True
+            say("interrupted: what was started has been ended; the cases that were done follow")
+    print(report.markdown(cases, results, about))
+    if options.json:
+        options.json.write_text(json.dumps({"about": about, "cases": results}, indent=1, ensure_ascii=False) + "\n")
+    return int(interrupted or any(result["failed"] for result in results))
+
+
+if __name__ == "__main__":
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.exit(main())

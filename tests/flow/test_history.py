@@ -1,0 +1,323 @@
+"""padded history from end to end: SubAck, then all stored messages of the title, then live ones, none twice, none
+missing, however fast others publish and however slowly one reads."""
+
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from flow.house import Broker, wait_for
+from flow.lasting import (
+    Home,
+    PipePublisher,
+    Reader,
+    SemicolonPublisher,
+    helper,
+    numbered,
+    resident,
+    send_all,
+    send_large,
+    until,
+)
+from flow.test_pairs import DIALECTS, publish
+from flow.wires import SUBACK, SmallTcp, alive, delivery, padded, padded_publish, padded_subscriber
+
+MB = 1 << 20
+
+
+# --- what history is ---
+
+
+def test_history_comes_after_the_suback_in_order_and_then_what_is_live() -> None:
+    with Broker() as broker:
+        expected = []
+        for number in range(20):
+            for dialect in DIALECTS:
+                payload = b"%b %d" % (dialect.encode(), number)
+                publish(broker, dialect, b"room/t", payload)
+                publish(broker, "pipe", b"room/other", payload)  # acknowledged: the one before it is in its place
+                expected.append(payload)
+        subscriber = broker.tcp("padded")
+        subscriber.send(padded(b"Subscribe", b"room/t"))
+        whole = SUBACK + b"".join(delivery(b"room/t", payload) for payload in expected)
+        assert subscriber.receive(len(whole)) == whole
+        for dialect in DIALECTS:
+            publish(broker, dialect, b"room/t", b"live")
+            assert subscriber.receive(196) == delivery(b"room/t", b"live")
+        assert alive(subscriber), "and nothing else"
+
+
+def test_typed_numbers_are_their_text_in_history_too() -> None:
+    with Broker() as broker:
+        broker.udp("typed").send(b"n".ljust(50, b"\0") + b"\0\1\0\0\0\x0a")
+        broker.udp("typed").send(b"n".ljust(50, b"\0") + b"\1\0\xe6")
+        first = Reader(broker, b"n")
+        assert first.wait(2)[b"n"] == [b"-10", b"2.30"]
+        assert Reader(broker, b"n").wait(2)[b"n"] == [b"-10", b"2.30"]
+
+
+SIZES = [0, 1, 100, 1_400, 60_000, 600_000, 3 * MB]
+
+
+def test_large_payloads_come_whole_and_in_order(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    payloads = [bytes([65 + number % 26]) * SIZES[number * 5 % len(SIZES)] for number in range(35)]
+    with home.broker() as broker:
+        send_large(broker, b"large", payloads)
+        assert Reader(broker, b"large").wait(len(payloads))[b"large"] == payloads, "from memory and disk"
+    with home.broker() as broker:
+        assert Reader(broker, b"large").wait(len(payloads))[b"large"] == payloads, "from disk"
+
+
+def test_history_goes_through_sealed_segments_closed_tails_and_what_is_in_memory(tmp_path: Path) -> None:
+    home = Home(tmp_path, "[log]\nseal_rows = 500\n")
+    payloads = numbered(range(5_000))
+    with home.broker() as broker:
+        for number in range(0, 5_000, 500):
+            send_all(broker, b"t", payloads[number : number + 500])
+            send_all(broker, b"noise", payloads[:300], "semicolon")
+        wait_for(lambda: home.sealed() >= 3, "sealed segments")
+        assert Reader(broker, b"t").wait(5_000)[b"t"] == payloads
+    with home.broker() as broker:
+        send_all(broker, b"t", [b"live"])
+        assert Reader(broker, b"t").wait(5_001)[b"t"] == [*payloads, b"live"]
+
+
+def test_history_outlives_a_restart_and_a_kill(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    for round_number in range(3):
+        broker = home.broker()
+        send_all(broker, b"t", numbered(range(round_number * 100, round_number * 100 + 100)))
+        expected = numbered(range(round_number * 100 + 100))
+        assert Reader(broker, b"t").wait(len(expected))[b"t"] == expected
+        broker.kill()
+    with home.broker() as broker:
+        assert Reader(broker, b"t").wait(300)[b"t"] == numbered(range(300))
+
+
+def test_without_a_log_there_is_no_history(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with home.broker("--no-log") as broker:
+        send_all(broker, b"t", numbered(range(10)))
+        subscriber = padded_subscriber(broker, b"t")
+        padded_publish(publisher := broker.tcp("padded"), b"t", b"live")
+        assert subscriber.receive(196) == delivery(b"t", b"live"), "and nothing before it"
+        padded_publish(publisher, b"t", b"more")
+        assert subscriber.receive(196) == delivery(b"t", b"more")
+    assert not home.data.exists(), "nothing is written"
+
+
+def test_subscribing_again_brings_no_history_again_but_a_new_connection_does() -> None:
+    with Broker() as broker:
+        send_all(broker, b"t", numbered(range(5)))
+        subscriber = Reader(broker, b"t")
+        subscriber.wait(5)
+        subscriber.client.send(padded(b"Subscribe", b"t"))
+        wait_for(lambda: subscriber.acknowledged == 2, "the second SubAck")
+        send_all(broker, b"t", [b"live"])
+        assert subscriber.wait(6)[b"t"] == [*numbered(range(5)), b"live"]
+        assert Reader(broker, b"t").wait(6)[b"t"] == [*numbered(range(5)), b"live"]
+
+
+def test_several_titles_on_one_connection_each_with_its_history(tmp_path: Path) -> None:
+    """Together they are far more than an outbox may hold."""
+    home = Home(tmp_path, "[tcp]\noutbox_bytes = 3000000\n")
+    titles = [b"title/%d" % number for number in range(40)]
+    payloads = numbered(range(200), size=2_000)
+    with home.broker() as broker:
+        for title in titles:
+            send_all(broker, title, payloads)
+        subscriber = Reader(broker, *titles)
+        got = subscriber.wait(len(titles) * len(payloads))
+        assert all(got[title] == payloads for title in titles)
+        for title in titles:
+            send_all(broker, title, [b"live"])
+        got = subscriber.wait(len(titles) * (len(payloads) + 1))
+        assert all(got[title][-1] == b"live" for title in titles)
+
+
+# --- the seam ---
+
+
+class Crowd:
+    """Publishers in threads, at full speed until told to stop; each numbers its payloads."""
+
+    def __init__(self, broker: Broker, title: bytes, *kinds: type[PipePublisher]) -> None:
+        self.counts: dict[bytes, int] = {}
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(kind(broker.ports["udp"]), title, b"%d" % number), daemon=True)
+            for number, kind in enumerate(kinds)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, publisher: PipePublisher, title: bytes, name: bytes) -> None:
+        with publisher:
+            number = 0
+            while not self._stop.is_set():
+                publisher.publish(title, b"%b %d" % (name, number))
+                number += 1
+        self.counts[name] = number
+
+    def stop(self) -> int:
+        """How many there are in all; each was taken by the broker."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+        assert len(self.counts) == len(self._threads), "a publisher failed"
+        return sum(self.counts.values())
+
+    def complete(self, got: list[bytes]) -> None:
+        """Each publisher's messages once, in order, from the first to the last."""
+        by_name: dict[bytes, list[int]] = {name: [] for name in self.counts}
+        for payload in got:
+            name, number = payload.split()
+            by_name[name].append(int(number))
+        for name, numbers in by_name.items():
+            assert numbers == list(range(self.counts[name])), first_difference(numbers, self.counts[name])
+
+
+def first_difference(numbers: list[int], count: int) -> str:
+    wrong = next((at for at, number in enumerate(numbers) if number != at), len(numbers))
+    return f"of {count} messages {len(numbers)} came; after {numbers[max(0, wrong - 3) : wrong]}: {numbers[wrong : wrong + 5]}"
+
+
+@pytest.mark.parametrize("settings", ["", "[log]\nseal_rows = 3000\n"], ids=["one tail", "many segments"])
+def test_none_is_missing_and_none_comes_twice_across_the_seam(tmp_path: Path, settings: str) -> None:
+    home = Home(tmp_path, settings)
+    chance = random.Random(11)
+    with home.broker() as broker:
+        crowd = Crowd(broker, b"seam", PipePublisher, SemicolonPublisher, SemicolonPublisher)
+        begin = time.monotonic()
+        subscribers = []
+        for moment in sorted(chance.uniform(0, 4) for _ in range(12)):
+            until(begin + moment)
+            subscribers.append(Reader(broker, b"seam"))
+        count = crowd.stop()
+        for subscriber in subscribers:
+            crowd.complete(subscriber.wait(count, 60)[b"seam"])
+
+
+# --- slow readers ---
+
+
+def test_a_slow_reader_falls_back_to_its_cursor_and_slows_nobody(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    payloads = numbered(range(60_000), size=1_000)
+    with home.broker() as broker:
+        slow = Reader(broker, b"t", reading=False, client=SmallTcp(broker.ports["padded"]))
+        fast = Reader(broker, b"t")
+        wait_for(lambda: fast.acknowledged, "the SubAck")
+        before, most, behind = broker.memory(), 0, 0
+        with PipePublisher(broker.ports["udp"]) as publisher:
+            for number, payload in enumerate(payloads):
+                publisher.publish(b"t", payload)
+                if number % 1_000 == 999:
+                    most = max(most, broker.memory())
+                    fast.wait_some(number - 200)
+                    behind = max(behind, number + 1 - fast.count)
+        assert fast.wait(len(payloads))[b"t"] == payloads
+        assert most - before < 30 * MB, f"{(most - before) / MB:.0f} MB more for 60 MB that nobody read"
+        slow.go_on()
+        assert slow.wait(len(payloads))[b"t"] == payloads
+        assert broker.memory() - before < 30 * MB
+        send_all(broker, b"t", [b"live"])
+        assert slow.wait(len(payloads) + 1)[b"t"][-1] == b"live"
+
+
+def test_a_reader_that_stops_and_goes_on_again_and_again_gets_everything(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    with Home(tmp_path, "[log]\nseal_rows = 20000\n").broker() as broker:
+        crowd = Crowd(broker, b"t", PipePublisher, SemicolonPublisher)
+        subscriber = Reader(broker, b"t", client=SmallTcp(broker.ports["padded"]))
+        begin = time.monotonic()
+        for moment in sorted(chance.uniform(0, 4) for _ in range(30)):
+            until(begin + moment)
+            (subscriber.pause if chance.random() < 0.5 else subscriber.go_on)()
+        subscriber.go_on()
+        count = crowd.stop()
+        crowd.complete(subscriber.wait(count, 60)[b"t"])
+
+
+def test_many_subscribers_at_once_do_not_hold_up_live_traffic(tmp_path: Path) -> None:
+    """Each wants the same history, most of it in memory."""
+    with Home(tmp_path).broker() as broker:
+        send_all(broker, b"t", numbered(range(500)))
+        send_all(broker, b"noise", numbered(range(19_000)), "semicolon")
+        listener = broker.udp()
+        assert listener.ask(b"S|live") == b"Hello Subscriber!"
+        readers = [Reader(broker, b"t") for _ in range(200)]
+        longest = 0.0
+        while any(reader.count < 500 for reader in readers):
+            asked = time.monotonic()
+            listener.send(b"plive;x")
+            assert listener.receive() == b"TOPIC: live - MESSAGE: x"
+            longest = max(longest, time.monotonic() - asked)
+        assert all(reader.got[b"t"] == numbered(range(500)) for reader in readers)
+        assert longest < 0.25, f"{longest:.3f} s"
+
+
+# --- the reading process ---
+
+
+def test_the_reading_process_may_be_killed_at_any_time(tmp_path: Path) -> None:
+    home = Home(tmp_path, "[log]\nseal_rows = 10000\n")
+    payloads = numbered(range(40_000), size=300)
+    with home.broker() as broker:
+        send_all(broker, b"t", payloads)
+        readers = [Reader(broker, b"t", client=SmallTcp(broker.ports["padded"])) for _ in range(3)]
+        for part in (0.1, 0.5, 0.8):
+            readers[0].wait_some(int(part * len(payloads)))
+            os.kill(helper(broker), signal.SIGKILL)
+        send_all(broker, b"t", [b"live"])
+        for reader in readers:
+            assert reader.wait(len(payloads) + 1)[b"t"] == [*payloads, b"live"]
+        broker.err.wait("the process that reads history ended")
+        assert resident(helper(broker)) < 300 * MB
+
+
+def test_the_reading_process_ends_with_the_broker(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    for end in ("stop", "kill"):
+        broker = home.broker()
+        process = helper(broker)
+        getattr(broker, end)()
+        wait_for(lambda process=process: not Path(f"/proc/{process}").exists(), "the end of the reading process")
+
+
+# --- the end ---
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopping_under_load_keeps_all_that_was_acknowledged(tmp_path: Path, number: int) -> None:
+    home = Home(tmp_path)
+    acknowledged = []
+    with home.broker() as broker:
+        publishers = [broker.tcp("padded") for _ in range(4)]
+        subscriber = Reader(broker, b"t")
+
+        def publish_on(index: int) -> None:
+            try:
+                for count in range(100_000):
+                    payload = b"%d %d" % (index, count)
+                    padded_publish(publishers[index], b"t", payload)
+                    acknowledged.append(payload)
+            except (OSError, AssertionError):
+                pass  # the broker has gone
+
+        threads = [threading.Thread(target=publish_on, args=(index,), daemon=True) for index in range(4)]
+        for thread in threads:
+            thread.start()
+        subscriber.wait_some(2_000)
+        assert broker.stop(number) == 0
+        for thread in threads:
+            thread.join(10)
+        assert not broker.err.has("bug") and not broker.err.has("Traceback"), broker.err.all
+    kept = [payload for (payload,) in home.rows("payload")]
+    assert set(acknowledged) <= set(kept)
+    assert len(kept) == len(set(kept))

@@ -1,0 +1,601 @@
+"""How the broker starts, says so, and stops: options, exit status, signals, standard input and output."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from flow.house import BIN, LIMIT, Broker, Tcp, Udp, wait_for
+from flow.peers import Program, Terminal, settled, started
+from flow.wires import config
+from smbroker import __version__
+
+KINDS = ("udp", "soh", "pipe", "semicolon", "padded", "typed", "tcp")
+ON_A_FREE_PORT = ("--no-log", "--listen", "udp://127.0.0.1:0")
+
+
+def run(*options: str, folder: Path | None = None) -> subprocess.CompletedProcess[bytes]:
+    """To its end, which must come soon."""
+    return subprocess.run(
+        [BIN / "smbbroker", *options], stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT, cwd=folder
+    )
+
+
+def answers(port: int) -> bool:
+    client = Udp(port)
+    try:
+        return client.ask(b"P|there|m") == b"Hello Publisher!"
+    finally:
+        client.sock.close()
+
+
+def cpu_seconds(process: "subprocess.Popen[bytes]") -> float:
+    words = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# --- what it says when it starts ---
+
+
+def test_a_line_per_listener_in_order_then_ready_on_standard_output() -> None:
+    with Broker(kinds=KINDS) as broker:
+        expected = [f"listening {kind} 127.0.0.1 {broker.ports[kind]}" for kind in KINDS]
+        assert broker.out.all == [*expected, "ready"]
+        assert len(set(broker.ports.values())) == len(KINDS)
+        assert 0 not in broker.ports.values()
+        for kind in ("udp", "soh", "pipe", "semicolon", "typed"):
+            Udp(broker.ports[kind]).send(b"bad")
+        settled(broker)
+        broker.stop()
+        assert broker.out.all == [*expected, "ready"], "nothing else"
+
+
+def test_typed_has_one_number_on_both_transports() -> None:
+    with Broker(kinds=("typed",)) as broker:
+        Tcp(broker.ports["typed"]).sock.close()
+        for family, kind in ((socket.AF_INET, socket.SOCK_DGRAM), (socket.AF_INET, socket.SOCK_STREAM)):
+            with socket.socket(family, kind) as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", broker.ports["typed"]))
+
+
+def test_listeners_share_what_is_published_and_answer_from_their_own_port() -> None:
+    with Broker(kinds=KINDS) as broker:
+        soh, pipe, semicolon, any_of_them = (broker.udp(kind) for kind in ("soh", "pipe", "semicolon", "udp"))
+        assert soh.ask(b"Sa/b") == b"Aa/b"
+        assert pipe.ask(b"S|a/b") == b"Hello Subscriber!"
+        semicolon.send(b"sa/b")
+        settled(broker, "pipe")
+        semicolon.send(b"psettled;m")
+        broker.err.wait("psettled;m")
+        any_of_them.send(b"pa/b;m")
+        assert soh.receive() == b"\x01a/b\x02m"
+        assert pipe.receive() == b"TOPIC: a/b - MESSAGE: m"
+        assert semicolon.receive() == b"a/b;m"
+
+
+def test_a_name_and_an_ipv6_address_are_shown_as_they_are_bound() -> None:
+    listen = ("--listen", "udp://localhost:0", "--listen", "semicolon://[::1]:0")
+    with Broker(*listen, kinds=("tcp",)) as broker:
+        assert broker.out.has("listening udp 127.0.0.1 ")
+        assert broker.out.has("listening semicolon ::1 ")
+
+
+def test_quiet_prints_none_of_these_but_what_typed_prescribes() -> None:
+    with started("--no-log", "--quiet", "--listen", "typed://127.0.0.1:0") as broker:
+        client = Tcp(broker.udp_port())
+        client.send(b"C1".ljust(11, b"\0"))
+        broker.out.wait("New client C1 connected from 127.0.0.1:")
+        client.sock.close()
+        broker.out.wait("Client C1 disconnected.")
+        assert broker.stop() == 0
+        assert len(broker.out.all) == 2
+        assert broker.err.all == []
+
+
+def test_quiet_can_be_set_in_the_configuration(tmp_path: Path) -> None:
+    with started(*config(tmp_path, "quiet = true"), *ON_A_FREE_PORT) as broker:
+        assert answers(broker.udp_port())
+        assert broker.stop() == 0
+        assert broker.out.all == []
+
+
+def test_it_is_ready_within_half_a_second() -> None:
+    def seconds() -> float:
+        start = time.monotonic()
+        with started("--listen", "udp://127.0.0.1:0") as broker:
+            broker.out.wait("ready")
+            return time.monotonic() - start
+
+    assert min(seconds() for _ in range(4)) < 0.5, "the best of four: this machine may be busy"
+
+
+# --- default ports ---
+
+DEFAULTS = {8080: (socket.SOCK_DGRAM, "udp"), 1379: (socket.SOCK_STREAM, "padded"), 12345: (0, "typed")}
+
+
+@contextmanager
+def held(port: int, kind: int) -> Iterator[None]:
+    """The port is taken, by us or by whoever has it."""
+    with socket.socket(socket.AF_INET, kind) as sock:
+        try:
+            sock.bind(("127.0.0.1", port))
+            if kind == socket.SOCK_STREAM:
+                sock.listen()
+        except OSError:
+            pass
+        yield
+
+
+def is_free(port: int, kind: int) -> bool:
+    with socket.socket(socket.AF_INET, kind) as sock:
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def need_free(*ports: int) -> None:
+    for port in ports:
+        if not (is_free(port, socket.SOCK_DGRAM) and is_free(port, socket.SOCK_STREAM)):
+            pytest.skip(f"port {port} is in use on this machine")
+
+
+def test_without_listen_it_listens_on_the_default_ports_of_loopback_only() -> None:
+    need_free(1379, 12345)
+    with started("--no-log", "-p", "0") as broker:
+        broker.out.wait("ready")
+        port = broker.udp_port()
+        for line in (f"udp 127.0.0.1 {port}", "padded 127.0.0.1 1379", "typed 127.0.0.1 12345"):
+            assert f"listening {line}" in broker.out.all
+        assert answers(port)
+        assert all(line.split()[2] == "127.0.0.1" for line in broker.out.all[:-1])
+
+
+def test_p_sets_the_port_of_the_udp_dialects() -> None:
+    need_free(1379, 12345)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for option in ("-p", "--port"):
+        with started("--no-log", option, str(port)) as broker:
+            assert broker.out.wait("listening udp") == f"listening udp 127.0.0.1 {port}"
+            broker.out.wait("ready")
+            assert answers(port)
+            assert broker.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("port", "kind", "options", "remedy"),
+    [
+        (8080, socket.SOCK_DGRAM, (), "-p"),
+        (1379, socket.SOCK_STREAM, ("-p", "0"), "--listen"),
+        (12345, socket.SOCK_STREAM, ("-p", "0"), "--listen"),
+        (12345, socket.SOCK_DGRAM, ("-p", "0"), "--listen"),
+    ],
+)
+def test_a_default_port_that_is_taken_is_named_with_the_option_that_changes_it(
+    tmp_path: Path, port: int, kind: int, options: tuple[str, ...], remedy: str
+) -> None:
+    if port == 12345:
+        need_free(1379)
+    with held(port, kind):
+        result = run("--no-log", *options, folder=tmp_path)
+    assert result.returncode not in (0, -1)
+    (line,) = result.stderr.decode().splitlines()
+    assert f" {port}" in line
+    assert f" {remedy} " in line
+    assert b"ready" not in result.stdout
+
+
+def test_any_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with Broker(kinds=("udp", "padded")) as broker:
+        for kind, port in broker.ports.items():
+            result = run("--no-log", "--listen", f"{kind}://127.0.0.1:{port}", folder=tmp_path)
+            assert result.returncode != 0
+            (line,) = result.stderr.decode().splitlines()
+            assert f" {port}" in line
+            assert "--listen" in line
+        assert answers(broker.ports["udp"]), "the first one is not disturbed"
+
+
+# --- bad arguments ---
+
+BAD = [
+    (("-p", "x"), "-p"),
+    (("-p", "65536"), "-p"),
+    (("-p", "-1"), "-p"),
+    (("-p", ""), "-p"),
+    (("-p", "9" * 5_000), "-p"),
+    (("-p", "１２"), "-p"),
+    (("-s", "many"), "-s"),
+    (("-s", "-1"), "-s"),
+    (("-m", "1.5"), "-m"),
+    (("-t", " "), "-t"),
+    (("-t",), "-t"),
+    (("-p", "0", "--listen", "udp://127.0.0.1:0"), "-p"),
+    (("--port", "0", "--listen", "padded://127.0.0.1:0"), "-p"),
+    (("--listen", "8080"), "--listen"),
+    (("--listen", "udp://127.0.0.1"), "--listen"),
+    (("--listen", "udp://127.0.0.1:65536"), "--listen"),
+    (("--listen", "udp://127.0.0.1:x"), "--listen"),
+    (("--listen", "udp://:0"), "--listen"),
+    (("--listen", "udp://::1:0"), "--listen"),
+    (("--listen", "morse://127.0.0.1:0"), "morse"),
+    (("--listen", "udp://127.0.0.1:0", "--listen", "morse://127.0.0.1:0"), "morse"),
+    (("--nosuch",), "--nosuch"),
+    (("word",), "word"),
+    (("-h",), "-h"),
+    (("--quie",), "--quie"),
+    (("--config", "missing.toml"), "missing.toml"),
+    (("--config", "."), "."),
+]
+
+
+@pytest.mark.parametrize(("options", "named"), BAD, ids=[" ".join(words)[:40] for words, _ in BAD])
+def test_a_bad_argument_ends_it_with_status_2_and_one_line_that_names_it(
+    tmp_path: Path, options: tuple[str, ...], named: str
+) -> None:
+    result = run(*options, folder=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert result.stdout == b""
+    (line,) = result.stderr.decode().splitlines()
+    assert named in line
+    assert len(line) < 400
+    assert list(tmp_path.iterdir()) == [], "nothing was begun"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("colour = 1", "colour"),
+        ("[udp]\nleese = 1", "udp.leese"),
+        ("[semicolon]\nmax_topic = 'x'", "semicolon.max_topic"),
+        ("listen = [", "line 1"),
+        ('listen = ["morse://127.0.0.1:0"]', "morse"),
+        ('"a\\nb" = 1', "a\\nb"),
+    ],
+)
+def test_a_bad_configuration_ends_it_with_status_2_and_one_line_that_names_it(
+    tmp_path: Path, text: str, named: str
+) -> None:
+    result = run("--no-log", *config(tmp_path, text))
+    assert result.returncode == 2, result.stderr
+    assert result.stdout == b""
+    (line,) = result.stderr.decode().splitlines()
+    assert named in line
+
+
+def test_p_is_refused_beside_listeners_of_the_configuration(tmp_path: Path) -> None:
+    result = run("-p", "0", *config(tmp_path, 'listen = ["udp://127.0.0.1:0"]'))
+    assert result.returncode == 2
+    assert b"-p" in result.stderr
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 70, "192.0.2.77", "a..b"])
+def test_a_host_that_cannot_be_had_is_named_in_one_line(host: str) -> None:
+    result = run("--no-log", "--listen", f"udp://{host}:0")
+    assert result.returncode > 0
+    (line,) = result.stderr.decode().splitlines()
+    assert host in line
+
+
+def test_a_configuration_may_ask_for_a_larger_buffer_than_there_is(tmp_path: Path) -> None:
+    settings = config(tmp_path, "[udp]\nreceive_buffer = 1_000_000_000_000")
+    with started(*settings, *ON_A_FREE_PORT) as broker:
+        broker.out.wait("ready")
+        assert broker.stop() == 0
+
+
+def test_listeners_of_the_command_line_replace_those_of_the_configuration(tmp_path: Path) -> None:
+    settings = config(tmp_path, 'listen = ["padded://127.0.0.1:0", "typed://127.0.0.1:0"]')
+    with started("--no-log", *settings, "--listen", "soh://127.0.0.1:0") as broker:
+        broker.out.wait("ready")
+        assert [line.split()[1] for line in broker.out.all[:-1]] == ["soh"]
+    with started("--no-log", *settings) as broker:
+        broker.out.wait("ready")
+        assert [line.split()[1] for line in broker.out.all[:-1]] == ["padded", "typed"]
+
+
+def test_an_option_wins_over_the_configuration(tmp_path: Path) -> None:
+    settings = config(tmp_path, "[semicolon]\nmax_subscribers = 5\nmax_topic = 7")
+    with Broker(*settings, "-s", "9", kinds=("udp",)) as broker:
+        client = broker.udp()
+        client.send(b"s1234567")
+        broker.err.wait("Current Subscribers: 1/9")
+        client.send(b"s12345678")
+        broker.err.wait("topic of 8 bytes, at most 7")
+
+
+# --- help ---
+
+
+def test_help_has_every_option() -> None:
+    short, long = run("-?"), run("--help")
+    assert (short.returncode, short.stdout, short.stderr) == (0, long.stdout, b"")
+    options = "--config --data --no-log --quiet --listen -p --port -s --max-subscribers -m --max-message-length"
+    options += " -t --max-topic-length -? --help --usage -V --version"
+    for option in options.split():
+        assert re.search(rf"(^|[\s,|\[]){re.escape(option)}\b" if option != "-?" else r"-\?", short.stdout.decode())
+    for default in (b"8080", b"100", b"500", b"128"):
+        assert default in short.stdout
+
+
+def test_usage_is_short() -> None:
+    result = run("--usage")
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert result.stdout.startswith(b"usage: smbbroker ")
+    assert len(result.stdout) < len(run("--help").stdout) / 2
+
+
+@pytest.mark.parametrize("option", ["-V", "--version"])
+def test_version(option: str) -> None:
+    result = run(option)
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"smbbroker {__version__}\n".encode(), b"")
+
+
+# --- the data directory ---
+
+
+def test_without_a_log_nothing_is_written(tmp_path: Path) -> None:
+    with started(*ON_A_FREE_PORT, cwd=tmp_path) as broker:
+        port = broker.udp_port()
+        assert answers(port)
+        client = Udp(port)
+        assert client.ask(b"Sa/b") == b"Aa/b"
+        client.sock.close()
+        assert broker.stop() == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_data_directory_is_smb_data_or_what_is_said(tmp_path: Path) -> None:
+    for options, name in (((), "smb-data"), (("--data", "elsewhere"), "elsewhere")):
+        with started(*options, "--listen", "udp://127.0.0.1:0", cwd=tmp_path) as broker:
+            broker.out.wait("ready")
+            assert broker.stop() == 0
+        assert (tmp_path / name / "log").is_dir()
+
+
+def test_a_second_broker_on_the_same_directory_says_who_holds_it(tmp_path: Path) -> None:
+    with Broker(kinds=("udp",), data=tmp_path) as broker:
+        result = run("--data", str(tmp_path), "--listen", "udp://127.0.0.1:0")
+        assert result.returncode != 0
+        (line,) = result.stderr.decode().splitlines()
+        assert str(broker.process.pid) in line
+        assert answers(broker.ports["udp"])
+
+
+# --- the end ---
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("log", [True, False], ids=["log", "no log"])
+def test_a_signal_ends_it_with_status_0_and_what_it_owes_is_done(number: int, log: bool) -> None:
+    options = () if log else ("--no-log",)
+    with Broker(*options, kinds=("udp", "padded", "typed")) as broker:
+        subscriber, publisher, connection = broker.udp(), broker.udp(), broker.tcp("padded")
+        assert subscriber.ask(b"S|a") == b"Hello Subscriber!"
+        connection.send(b"Subscribe".ljust(64) + b"a".ljust(64))
+        assert connection.receive(64) == b"SubAck".ljust(64)
+        assert publisher.ask(b"P|a|m") == b"Hello Publisher!"
+        ports = broker.ports.values()
+        assert broker.stop(number) == 0
+        assert subscriber.receive() == b"TOPIC: a - MESSAGE: m"
+        message = b"Message".ljust(64) + b"a".ljust(64) + b"1".ljust(64) + b"m"
+        assert connection.receive(len(message)) == message
+        assert connection.closed()
+        for port in ports:
+            assert is_free(port, socket.SOCK_DGRAM)
+        assert not broker.err.has("Traceback")
+        assert broker.err.all == []
+
+
+def test_two_signals_are_no_more_than_one() -> None:
+    with Broker(kinds=("udp",)) as broker:
+        broker.signal(signal.SIGINT)
+        broker.signal(signal.SIGTERM)
+        assert broker.process.wait(LIMIT) == 0
+
+
+def test_it_can_start_again_at_once_on_the_same_ports(tmp_path: Path) -> None:
+    with Broker(kinds=("udp", "padded", "typed"), data=tmp_path) as broker:
+        client = broker.tcp("padded")
+        client.send(b"Ping".ljust(64))
+        assert client.receive(64) == b"Pong".ljust(64)
+        listen = [word for kind, port in broker.ports.items() for word in ("--listen", f"{kind}://127.0.0.1:{port}")]
+    with Broker(*listen, kinds=(), data=tmp_path) as broker:
+        assert answers(broker.ports["udp"])
+
+
+def test_sigusr1_does_not_end_it() -> None:
+    with Broker(kinds=("udp",)) as broker:
+        broker.signal(signal.SIGUSR1)
+        broker.signal(signal.SIGUSR1)
+        assert answers(broker.ports["udp"])
+
+
+# --- standard input ---
+
+
+@pytest.mark.parametrize(
+    "pieces", [["exit\n"], ["exit\r\n"], ["  exit \n"], ["help\n", "\nexit\n"], ["ex", "it", "\n"]]
+)
+def test_exit_on_standard_input_ends_it_and_its_clients(pieces: list[str]) -> None:
+    with Broker("--no-log", kinds=("udp", "typed")) as broker:
+        client = broker.tcp("typed")
+        client.send(b"C1".ljust(11, b"\0"))
+        broker.out.wait("New client C1")
+        for piece in pieces:
+            assert answers(broker.ports["udp"])
+            broker.type(piece)
+        assert broker.process.wait(LIMIT) == 0
+        assert client.closed()
+
+
+def test_other_words_on_standard_input_do_not_end_it() -> None:
+    with Broker("--no-log", kinds=("udp",)) as broker:
+        broker.type("exit now\nEXIT\nexi\nquit\nno exit\n" + "x" * 100_000 + "exit\n\n\nexit2")
+        for _ in range(3):
+            assert answers(broker.ports["udp"])
+
+
+def test_the_end_of_standard_input_does_not_end_it_and_costs_nothing(tmp_path: Path) -> None:
+    words = tmp_path / "words"
+    words.write_text("not the word\n")
+    with words.open() as file, Path("/dev/null").open() as null:
+        for stdin in (subprocess.PIPE, null, file):
+            with Broker("--no-log", kinds=("udp",), stdin=stdin) as broker:  # type: ignore[arg-type]
+                if broker.process.stdin:
+                    broker.process.stdin.close()
+                assert answers(broker.ports["udp"])
+                before, start = cpu_seconds(broker.process), time.monotonic()
+                wait_for(lambda start=start: time.monotonic() > start + 0.3, "some time to pass")
+                assert cpu_seconds(broker.process) - before < 0.1, "it does not read the end again and again"
+                assert answers(broker.ports["udp"])
+
+
+def test_exit_in_a_file_on_standard_input_ends_it(tmp_path: Path) -> None:
+    words = tmp_path / "words"
+    words.write_text("exit\n")
+    with words.open() as file, started(*ON_A_FREE_PORT, stdin=file) as broker:
+        assert broker.wait() == 0
+
+
+def test_exit_typed_on_a_terminal_ends_it() -> None:
+    with Terminal() as terminal, started(*ON_A_FREE_PORT, stdin=terminal.slave) as broker:
+        broker.out.wait("ready")
+        terminal.type("exit\n")
+        assert broker.wait() == 0
+        assert broker.err.all == []
+
+
+# --- standard output and error that are closed, or that nobody reads ---
+
+
+def in_shell(redirections: str, *options: str) -> list[str]:
+    return ["sh", "-c", f'exec "$0" "$@" {redirections}', str(BIN / "smbbroker"), *options]
+
+
+@pytest.mark.parametrize("redirections", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_are_not_taken_for_anything_else(redirections: str) -> None:
+    """The numbers 0, 1 and 2 must not be those of sockets: then clients would get the console's lines."""
+    options = ("--no-log", "--listen", "udp://127.0.0.1:0", "--listen", "padded://127.0.0.1:0")
+    process = subprocess.Popen(in_shell(redirections, *options), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    broker = Program(process)
+    try:
+        udp = broker.udp_port()
+        port = wait_for(lambda: listening_tcp(process.pid), "a TCP socket")
+        for number in range(3):
+            link = os.readlink(f"/proc/{process.pid}/fd/{number}")  # noqa: PTH115
+            assert not link.startswith("socket:"), (number, link)
+        connections = [Tcp(port) for _ in range(4)]
+        client = Udp(udp)
+        client.send(b"snoise")
+        for _ in range(50):
+            assert client.ask(b"pnoise;exit\n") == b"noise;exit\n"
+        for connection in connections:
+            connection.send(b"Ping".ljust(64))
+            assert connection.receive(64) == b"Pong".ljust(64), "and nothing of the console"
+            connection.sock.close()
+        client.sock.close()
+        assert broker.stop() == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream:
+                stream.close()
+
+
+def listening_tcp(pid: int) -> int:
+    """The port of the TCP socket that listens, as the kernel knows it."""
+    own = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            own.add(str(entry.readlink()).removeprefix("socket:[").removesuffix("]"))
+        except OSError:
+            pass  # closed meanwhile
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        words = line.split()
+        if words[9] in own and words[3] == "0A":
+            return int(words[1].partition(":")[2], 16)
+    return 0
+
+
+def flood(port: int) -> int:
+    """Semicolon datagrams of more than a megabyte, each of which the console shows; the number of them."""
+    client = Udp(port)
+    count = 0
+    for _ in range(150):
+        for _ in range(20):
+            client.send(b"pflood;" + b"x" * 480)
+            count += 1
+        assert client.ask(b"P|there|m") == b"Hello Publisher!"
+    client.sock.close()
+    return count
+
+
+def test_a_standard_error_that_nobody_reads_does_not_stop_it_and_what_was_left_out_is_told_later() -> None:
+    reading, writing = os.pipe()
+    with started(*ON_A_FREE_PORT, stderr=writing) as broker:
+        os.close(writing)
+        count = flood(broker.udp_port())
+        with os.fdopen(reading, "rb") as stream:
+            seen = 0
+            for line in stream:
+                if line.startswith(b"("):
+                    break
+                assert line.endswith(b":pflood;" + b"x" * 480 + b"\n"), "whole lines, in order"
+                seen += 1
+            assert line == b"(%d lines left out: nobody was reading)\n" % (count - seen)
+            assert broker.stop() == 0
+
+
+def test_a_terminal_that_nobody_reads_does_not_stop_it() -> None:
+    with Terminal(read=False) as terminal, started(*ON_A_FREE_PORT, stderr=terminal.slave) as broker:
+        flood(broker.udp_port())
+        assert broker.stop() == 0
+
+
+def test_a_standard_error_that_is_stuck_costs_nothing_while_nothing_happens() -> None:
+    reading, writing = os.pipe()
+    with started(*ON_A_FREE_PORT, stderr=writing) as broker:
+        os.close(writing)
+        client = Udp(broker.udp_port())
+        for _ in range(1_500):
+            client.send(b"pstuck;" + b"x" * 480)
+            client.ask(b"P|there|m")
+        before, start = cpu_seconds(broker.process), time.monotonic()
+        wait_for(lambda: time.monotonic() > start + 1, "a second to pass")
+        assert cpu_seconds(broker.process) - before <= 0.02, "one look every 0.1 s, not one for every turn that was"
+        client.sock.close()
+        os.close(reading)
+        assert broker.stop() == 0
+
+
+def test_readers_that_go_away_do_not_stop_it() -> None:
+    with started(*ON_A_FREE_PORT) as broker:
+        port = broker.udp_port()
+        for stream in (broker.process.stdout, broker.process.stderr):
+            assert stream
+            os.dup2(os.open("/dev/null", os.O_RDONLY), stream.fileno())
+        flood(port)
+        broker.process.send_signal(signal.SIGTERM)
+        assert broker.process.wait(LIMIT) == 0
+
+
+def test_it_costs_nothing_while_nothing_happens() -> None:
+    with Broker() as broker:
+        assert answers(broker.ports["udp"])
+        before, start = cpu_seconds(broker.process), time.monotonic()
+        wait_for(lambda: time.monotonic() > start + 2, "two seconds to pass")
+        assert (cpu_seconds(broker.process) - before) / 2 <= 0.015, "below 1 %, as finely as the kernel counts"
