@@ -4,67 +4,15 @@ A case has sides that take turns within a round. A load case runs a generator ag
 server for each side and fills the first two tables; the others give figures of their own.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import inside
 from loads import Load, measured
-from rounds import Bench, Run
-from servers import RELAY, Broker
-
-OUT, COST = "out_per_s", "us_per_answer"  # deliveries or acknowledgements a second; their cost in time
+from rounds import COST, Case, Figure, Ratio, Side, Wanted
+from servers import RELAY, Broker, Relay
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A bound that the project has set itself."""
-
-    least: float | None = None
-    most: float | None = None
-
-    def met(self, value: float) -> bool:
-        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
-
-
-@dataclass(frozen=True)
-class Side:
-    name: str
-    run: Callable[[Bench], Run]
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """Of one side to another, taken round by round; for load cases that of the server's CPU comes with it."""
-
-    over: str
-    under: str
-    key: str = OUT
-    wanted: Wanted = Wanted()
-
-
-@dataclass(frozen=True)
-class Figure:
-    key: str
-    title: str
-    unit: str = "s"
-    wanted: Wanted = Wanted()
-
-
-@dataclass(frozen=True)
-class Case:
-    name: str
-    title: str
-    sides: tuple[Side, ...]
-    ratios: tuple[Ratio, ...] = ()
-    figures: tuple[Figure, ...] = ()  # none: a load case
-
-    @property
-    def is_load(self) -> bool:
-        return not self.figures
-
-
-def load(name: str, server: Broker, program: str, **settings: int) -> Side:
+def load(name: str, server: Broker | Relay, program: str, **settings: int) -> Side:
     return Side(name, partial(measured, server, Load(program, settings)))
 
 

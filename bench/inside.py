@@ -102,11 +102,11 @@ def history(bench: Bench) -> Run:
     data = bench.directory / "history"
     if not data.exists():
         make_history(bench, data / "log")
-    with broker(data, "padded") as (ready_s, port, process):
+    with broker(bench.directory, data, "padded") as (ready_s, port, process):
         first, all_ = subscribed(port)
         again_first, again_all = subscribed(port)
         stop(process, signal.SIGKILL)
-    with broker(data, "padded") as (ready_killed_s, _, _):
+    with broker(bench.directory, data, "padded") as (ready_killed_s, _, _):
         pass
     return {
         "first_s": first,
@@ -123,18 +123,14 @@ def make_history(bench: Bench, directory: Path) -> None:
     count = bench.scale.history
     most = min(LogSettings().seal_rows, count)
     bench.say(f"  writing a log of {count:,} messages over {HISTORY_TOPICS:,} topics")
-    log, tail = Log.open(directory), most // 2
-    for number, turn in enumerate(history_turns(count)):
-        if tail >= most:
-            base = log.next_offset - tail
+    log, base, end = Log.open(directory), 0, most // 2
+    for turn in history_turns(count):
+        if log.next_offset >= end:
             log.rotate()
             seal_segment(directory, base)
             bench.say(f"  {log.next_offset:,} written and sealed")
-            tail = 0
+            base, end = log.next_offset, log.next_offset + most
         log.append([turn])
-        tail += len(turn)
-        if number % 100 == 99:
-            bench.say(f"  {log.next_offset:,} written")
     log.close()
 
 
@@ -185,18 +181,17 @@ def check(got: bytes) -> None:
 
 def ready(log: bool, bench: Bench) -> Run:
     directory = bench.new_directory()
-    with broker(directory / "data" if log else None, "udp", "padded", "typed") as (seconds, _, _):
+    with broker(directory, directory / "data" if log else None, "udp", "padded", "typed") as (seconds, _, _):
         pass
     shutil.rmtree(directory)
     return {"ready_s": seconds}
 
 
 @contextmanager
-def broker(data: Path | None, *listeners: str) -> Iterator[tuple[float, int, subprocess.Popen]]:
+def broker(directory: Path, data: Path | None, *listeners: str) -> Iterator[tuple[float, int, subprocess.Popen]]:
     """Seconds until it said `ready`, the port of the last listener, and its process."""
     log = ["--data", str(data)] if data else ["--no-log"]
     listen = [word for kind in listeners for word in ("--listen", f"{kind}://127.0.0.1:0")]
-    directory = data.parent if data else Path(bench_directory())
     began = time.perf_counter()
     with running([str(SMBBROKER), *log, *listen], directory, subprocess.PIPE) as process:
         assert process.stdout

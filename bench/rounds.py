@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    from cases import Case, Ratio
+from smbroker.model.errors import LogError
 
 Run: TypeAlias = dict[str, float]  # what one run of one side gave
 Spread: TypeAlias = dict[str, float]  # median, least, most
 
+OUT = "out_per_s"  # deliveries or acknowledgements
+COST = "us_per_answer"  # the time that one of them takes
 CPU = "cpu_s_per_million"
 
 
@@ -33,8 +34,8 @@ class Scale:
 
 
 USUAL = Scale(5, 300, 2_000, 1_000_000, 1_000_000)
-FULL = Scale(5, 300, 2_000, 1_000_000, 10_000_000)
 QUICK = Scale(3, 100, 300, 100_000, 100_000)
+FULL_HISTORY = 10_000_000
 
 
 @dataclass
@@ -52,23 +53,71 @@ class Bench:
         return directory
 
 
-def run_case(bench: Bench, case: "Case") -> dict:
+@dataclass(frozen=True)
+class Wanted:
+    """A bound that the project has set itself."""
+
+    least: float | None = None
+    most: float | None = None
+
+    def met(self, value: float) -> bool:
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+
+
+@dataclass(frozen=True)
+class Side:
+    name: str
+    run: Callable[[Bench], Run]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Of one side to another, taken round by round; for load cases that of the server's CPU comes with it."""
+
+    over: str
+    under: str
+    key: str = OUT
+    wanted: Wanted = Wanted()
+
+
+@dataclass(frozen=True)
+class Figure:
+    key: str
+    title: str
+    unit: str = "s"
+    wanted: Wanted = Wanted()
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    title: str
+    sides: tuple[Side, ...]
+    ratios: tuple[Ratio, ...] = ()
+    figures: tuple[Figure, ...] = ()  # none: a load case
+
+    @property
+    def is_load(self) -> bool:
+        return not self.figures
+
+
+def run_case(bench: Bench, case: Case) -> dict:
     """All rounds. A side that fails is left out of the rounds that follow."""
     runs: dict[str, list[Run]] = {side.name: [] for side in case.sides}
     failed: dict[str, str] = {}
-    key = case.figures[0].key if case.figures else "out_per_s"
+    key = case.figures[0].key if case.figures else OUT
     for number in range(1, bench.rounds + 1):
         for side in case.sides:
             if side.name in failed:
                 continue
             try:
                 run = side.run(bench)
-            except RunFailed as failure:
+            except (RunFailed, LogError, OSError) as failure:
                 failed[side.name] = str(failure)
                 bench.say(f"  round {number}/{bench.rounds}  {side.name}: failed: {failure}")
             else:
                 runs[side.name].append(run)
-                bench.say(f"  round {number}/{bench.rounds}  {side.name}: {run[key]:,.3f} {key}")
+                bench.say(f"  round {number}/{bench.rounds}  {side.name}: {shown(run[key])} {key}")
     return {
         "name": case.name,
         "title": case.title,
@@ -85,7 +134,11 @@ def run_case(bench: Bench, case: "Case") -> dict:
     }
 
 
-def compared(ratio: "Ratio", over: Sequence[Run], under: Sequence[Run]) -> dict:
+def shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def compared(ratio: Ratio, over: Sequence[Run], under: Sequence[Run]) -> dict:
     return {
         "over": ratio.over,
         "under": ratio.under,

@@ -2,17 +2,17 @@
 
 import argparse
 import json
-import os
 import signal
 import sys
 import tempfile
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
 import loads
 import report
-from cases import CASES, Case
-from rounds import FULL, QUICK, USUAL, Bench, run_case
+from cases import CASES
+from rounds import FULL_HISTORY, QUICK, USUAL, Bench, Case, run_case
 
 HERE = Path(__file__).resolve().parent
 
@@ -54,7 +54,9 @@ def main() -> int:
         sys.exit(trouble)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # so that servers are ended on the way out
-    scale = QUICK if options.quick else FULL if options.full else USUAL
+    scale = QUICK if options.quick else USUAL
+    if options.full:
+        scale = replace(scale, history=FULL_HISTORY)
     options.directory.mkdir(parents=True, exist_ok=True)
     results: list[dict] = []
     interrupted = False
@@ -75,5 +77,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.exit(main())

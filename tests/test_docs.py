@@ -28,7 +28,7 @@ _options = re.compile(r"(?<![\w-])--?[A-Za-z?][\w-]*").findall
 _links = re.compile(r"\]\(([^)\s]+)\)").findall
 _code = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE).findall
 _rows = re.compile(r"^\| (.*) \|$", re.MULTILINE).findall
-_quoted = re.compile(r"`([^`]+)`").findall
+_quoted = re.compile(r"`([^`\n]+)`").findall
 
 
 def name_of(page: Path) -> str:

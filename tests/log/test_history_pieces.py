@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 
 from smbroker.log import history
-from smbroker.log.history import Failed, Piece, Readings, Request
+from smbroker.log.history import Readings
 from smbroker.log.log import Log
+from smbroker.log.questions import Failed, Piece, Request
 from smbroker.log.reader import LogReader
 from smbroker.log.seal import seal_segment
 from smbroker.log.settings import LogSettings

@@ -1,6 +1,7 @@
 """`smbbroker`: reads options and configuration, then runs the broker in the foreground."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -76,12 +77,23 @@ def _config(options: argparse.Namespace) -> Config:
 
 
 def _number(option: str, text: str, most: int = 2**31) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > most:
-        raise UsageError("number", f"{option} {arguments.shown(text)}: must be a whole number from 0 to {most}")
-    return int(text)
+    try:
+        return arguments.whole_number(text, 0, most)
+    except UsageError as error:
+        raise UsageError("number", f"{option} {arguments.shown(text)}: {error.text}") from error
+
+
+def _fill_standard_streams() -> None:
+    """One that is closed must not become the number of a socket: the console would write to a client."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
 def main(words: Sequence[str] | None = None) -> None:
+    _fill_standard_streams()
     options = _parser().parse_args(words)
     try:
         run(_config(options))

@@ -6,11 +6,13 @@ only when it is called, and what it does in a few words.
 
 import difflib
 import importlib
+import signal
 import sys
+from types import ModuleType
 
 from smbroker.cli import arguments, terminal
 from smbroker.cli.arguments import Parser
-from smbroker.cli.signals import INTERRUPTED, Stopped, raise_stopped_on_signals
+from smbroker.cli.signals import INTERRUPTED, SIGNALS, Stopped, raise_stopped_on_signals
 
 COMMANDS = {
     "log": ("smbroker.cli.log", "what the log holds: ls, cat, verify"),
@@ -23,13 +25,21 @@ def main() -> int:
     words = sys.argv[1:]
     try:
         if words and words[0] in COMMANDS:
-            module, _ = COMMANDS[words[0]]
-            status: int = importlib.import_module(module).main(words[1:])
+            status: int = _imported(COMMANDS[words[0]][0]).main(words[1:])
             return status
         _refuse(words)
     except Stopped:
         return INTERRUPTED
     return arguments.BAD_ARGUMENTS
+
+
+def _imported(module: str) -> ModuleType:
+    """Signals wait meanwhile: libraries that are raised into while they are imported may swallow it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        return importlib.import_module(module)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _parser() -> Parser:

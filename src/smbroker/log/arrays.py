@@ -7,11 +7,11 @@ to nothing. Offsets into a column are 32 bits wide, so batches are cut long befo
 
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, chain
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from smbroker.log.format import SCHEMA
 from smbroker.model.errors import LogError
@@ -25,8 +25,7 @@ _KINDS = {kind: kind.name.lower().encode() for kind in Kind}
 _PROPERTY = SCHEMA.field("properties").type.value_type
 _NO_PROPERTIES = pa.array([], _PROPERTY)
 _NO_EXTRA = Extra()
-_COUNT = pa.array(range(MAX_ROWS), pa.int64())
-_ENDS = pa.array(range(MAX_ROWS + 1), pa.int32())
+_FEW_ROWS = 1_024
 
 
 class Batch(NamedTuple):
@@ -97,7 +96,7 @@ def _batch(group: list[Columns], rows: int, base: int) -> Batch:
     times = [piece.received for piece in group]
     ts = b"".join([piece.received.to_bytes(8, "little", signed=True) * len(piece) for piece in group])
     arrays = [
-        pc.add(_COUNT.slice(0, rows), pa.scalar(base, pa.int64())),
+        _fixed(pa.int64(), rows, array("q", range(base, base + rows))),
         _fixed(pa.timestamp("us", "UTC"), rows, ts),
         _strings(topics),
         pa.array(payloads, pa.binary()),
@@ -111,7 +110,7 @@ def _batch(group: list[Columns], rows: int, base: int) -> Batch:
 _EMPTY = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in SCHEMA], schema=SCHEMA)
 
 
-def _fixed(kind: pa.DataType, rows: int, data: bytes) -> pa.Array:
+def _fixed(kind: pa.DataType, rows: int, data: "bytes | array[int]") -> pa.Array:
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(data)])
 
 
@@ -122,8 +121,14 @@ def _strings(values: Sequence[bytes]) -> pa.Array:
 
 def _same(value: bytes, rows: int) -> pa.Array:
     """The string in every row."""
-    ends = pc.multiply(_ENDS.slice(0, rows + 1), pa.scalar(len(value), pa.int32()))
-    return pa.Array.from_buffers(pa.string(), rows, [None, ends.buffers()[1], pa.py_buffer(value * rows)])
+    ends = _ends(len(value), max(_FEW_ROWS, 1 << rows.bit_length()))
+    return pa.Array.from_buffers(pa.string(), rows, [None, ends, pa.py_buffer(value * rows)])
+
+
+@lru_cache(maxsize=64)
+def _ends(length: int, rows: int) -> pa.Buffer:
+    """Where the values of a column end if all have this length; long enough for so many rows."""
+    return pa.py_buffer(array("i", range(0, length * rows + 1, length) if length else [0] * (rows + 1)))
 
 
 def _kinds(kinds: list[Kind]) -> pa.Array:

@@ -10,7 +10,7 @@ import pickle
 import sys
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -18,54 +18,24 @@ from typing import BinaryIO, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from smbroker.log.questions import LENGTH, Failed, Piece, Request, packet
 from smbroker.log.reader import LogReader
 from smbroker.model.errors import LogError
 from smbroker.model.message import Columns, Dialect, Kind, Origin
-from smbroker.model.topic import Topic
 
 PIECE_ROWS = 1_000
 PIECE_BYTES = 512 << 10  # of payload; a piece has at least one message
 MAX_OPEN = 64  # readings that can be gone on with; the one not asked for the longest is dropped
 MAX_ORIGINS = 10_000  # that one reading remembers
-LENGTH = 4
 
 COLUMNS = ("offset", "topic", "payload", "kind", "dialect", "source", "client")
 
 Origins: TypeAlias = dict[tuple[str, str, str | None], Origin]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    reading: int  # requests with the same number go on with one another
-    start: int
-    end: int
-    topics: frozenset[Topic] | None  # None: all
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    reading: int
-    next: int  # where to go on; the request's end when there is no more
-    offsets: list[int]
-    columns: Columns
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    reading: int
-    code: str
-    text: str
-    first: int  # the first offset that there is
-
-
 def write(stream: BinaryIO, thing: Request | Piece | Failed) -> None:
     stream.write(packet(thing))
     stream.flush()
-
-
-def packet(thing: Request | Piece | Failed) -> bytes:
-    data = pickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL)
-    return len(data).to_bytes(LENGTH, "big") + data
 
 
 def pieces(reader: LogReader, request: Request) -> Iterator[Piece]:

@@ -9,10 +9,11 @@ One process at a time (`lock`). Methods may be called from any thread; one appen
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from secrets import randbits
 from threading import RLock
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -22,13 +23,15 @@ from smbroker.log.format import Frame, Note, encode, head
 from smbroker.log.index import read_header
 from smbroker.log.lock import Lock
 from smbroker.log.mark import MarkFile
-from smbroker.log.reader import LogReader
 from smbroker.log.recover import OpenTail, recover
-from smbroker.log.segments import INDEX, SEALED, TAIL, TEMPORARY, bases, file_of
+from smbroker.log.segments import INDEX, SEALED, TAIL, TEMPORARY, Segment, bases, file_of, segments_in
 from smbroker.log.settings import LogSettings
-from smbroker.log.topics import Topics
 from smbroker.model.errors import LogError
 from smbroker.model.message import Columns
+
+if TYPE_CHECKING:
+    from smbroker.log.reader import LogReader
+    from smbroker.log.topics import Topics
 
 LOCK = "lock"
 MAX_APPENDS = 50_000  # of a tail: each is checked by itself when a log is opened, some 8 µs
@@ -54,7 +57,7 @@ class Log:
         self.recovered = found.said  # what recovery dropped or repaired, in sentences; empty if all was well
         self._tail: OpenTail | None = found.tail
         self._mark = MarkFile(disk, directory, found.mark)
-        self._reader = LogReader(directory, disk)
+        self._ends: dict[int, int] = {}  # of sealed segments
         if self._tail is None:
             self._begin_tail()
 
@@ -205,8 +208,11 @@ class Log:
     @property
     def pending_seals(self) -> list[int]:
         """The closed tails, by first offset, oldest first: each is for `seal.seal_segment`."""
-        segments = self._reader.view().segments
-        return [segment.base for segment in segments if not segment.sealed and segment.end is not None]
+        return [segment.base for segment in self._segments() if not segment.sealed and segment.end is not None]
+
+    def _segments(self) -> list[Segment]:
+        found = segments_in(self._disk, self.directory, self._ends)
+        return [segment for segment in found if segment.end is None or segment.end > self.first_offset]
 
     def retain(self, now: float) -> list[int]:
         """Removes sealed segments, oldest first, that are too old or too much. Returns their first offsets."""
@@ -233,7 +239,7 @@ class Log:
             return []
         total = self.sizes.bytes if settings.retain_bytes else 0
         expired: list[_Range] = []
-        for segment in self._reader.view().segments:
+        for segment in self._segments():
             header = read_header(self._disk, file_of(self.directory, segment.base, INDEX)) if segment.sealed else None
             if header is None:
                 break
@@ -256,8 +262,14 @@ class Log:
         segments = sum(not name.endswith(INDEX) for name in names)
         return Sizes(segments, self.next_offset - self.first_offset, total)
 
+    @cached_property
+    def _reader(self) -> "LogReader":
+        from smbroker.log.reader import LogReader  # slow to import: a start should not wait for it
+
+        return LogReader(self.directory, self._disk)
+
     def read(
-        self, start: int, end: int | None = None, topics: Topics | None = None, columns: Sequence[str] | None = None
+        self, start: int, end: int | None = None, topics: "Topics | None" = None, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """As `LogReader.read`."""
         return self._reader.read(start, end, topics, columns)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from smbroker.log.disk import Disk
 from smbroker.log.index import read_header
@@ -63,7 +62,9 @@ def sealed_end(disk: Disk, directory: Path, base: int) -> int | None:
     header = read_header(disk, file_of(directory, base, INDEX))
     if header and header.base == base:
         return header.end
+    from pyarrow import parquet
+
     try:
-        return base + int(pq.read_metadata(file_of(directory, base, SEALED)).num_rows)
+        return base + int(parquet.read_metadata(file_of(directory, base, SEALED)).num_rows)
     except (OSError, pa.ArrowException):
         return None

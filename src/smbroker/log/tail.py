@@ -7,6 +7,7 @@ segment begins. Beyond that may stand what failed. Every message's CRC is checke
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -23,8 +24,10 @@ from smbroker.log.format import (
     decode_run,
     frame_at,
 )
-from smbroker.log.topics import TopicChoice
 from smbroker.model.errors import LogError
+
+if TYPE_CHECKING:
+    from smbroker.log.topics import TopicChoice
 
 READ_BYTES = 4 << 20  # read at once, but always at least one message
 READ_ROWS = 65_536  # rows given out at once, where messages are small
@@ -134,7 +137,7 @@ def _frame_in_file(disk: Disk, handle: int, position: int) -> Frame | Bad:
 
 
 def read_rows(
-    disk: Disk, handle: int, path: Path, index: TailIndex, start: int, end: int, choice: TopicChoice | None
+    disk: Disk, handle: int, path: Path, index: TailIndex, start: int, end: int, choice: "TopicChoice | None"
 ) -> Iterator[pa.RecordBatch]:
     """The rows of [start, end) that the index knows, in order."""
     ready: list[pa.RecordBatch] = []

@@ -18,7 +18,7 @@ from itertools import count
 
 from smbroker.core.delivery import Delivery
 from smbroker.core.sessions import Session
-from smbroker.log.history import Failed, Piece, Request
+from smbroker.log.questions import Failed, Piece, Request
 from smbroker.model.filter import Filter, exact, exact_topic
 from smbroker.model.message import Columns, Dialect
 from smbroker.model.topic import Topic

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from smbroker.log.history import LENGTH, Failed, Piece, Request, packet
+from smbroker.log.questions import LENGTH, Failed, Piece, Request, packet
 from smbroker.server.console import Console
 
 Answered: TypeAlias = Callable[[Piece | Failed], None]

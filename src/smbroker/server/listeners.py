@@ -120,7 +120,10 @@ def _open_stream(family: socket.AddressFamily, host: str, port: int) -> socket.s
 
 
 def _resolved(wanted: Endpoint) -> tuple[socket.AddressFamily, str]:
-    found = socket.getaddrinfo(wanted.host, wanted.port, proto=socket.IPPROTO_UDP)
+    try:
+        found = socket.getaddrinfo(wanted.host, wanted.port, proto=socket.IPPROTO_UDP)
+    except ValueError as error:  # what cannot be a name at all
+        raise socket.gaierror(socket.EAI_NONAME, str(error)) from error
     family, *_, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return family, str(address[0])
 

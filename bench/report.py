@@ -1,0 +1,150 @@
+"""What came out, as Markdown tables for people; `--json` has every single run."""
+
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rounds import COST, CPU, OUT, Bench, Case, Figure, Spread, Wanted, shown
+
+GENERATOR_LIMIT = 0.95  # of a core: above it the generator was the limit, not the server
+OTHERS_LIMIT = 0.05  # of a core: above it the run was disturbed
+WHAT = {OUT: "rate", COST: "time of a message"}
+NOTES = """\
+`†` the generator used up its core: the server could do more; compare its CPU instead.
+`*` other programs took more than 5 % of a core during a run: measure again on a quiet machine.
+In brackets: least and most of all rounds. Believe a difference only where that range leaves out 1."""
+
+
+def about(bench: Bench, directory: Path) -> dict:
+    scale = bench.scale
+    return {
+        "cores": os.cpu_count(),
+        "processor": processor(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "filesystem": filesystem(directory),
+        "load_before": os.getloadavg()[0],
+        "rounds": bench.rounds,
+        "run_ms": scale.run_ms,
+        "history": scale.history,
+    }
+
+
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+
+
+def filesystem(directory: Path) -> str:
+    """The kind of the mount that the directory is in; on tmpfs a sync costs nothing."""
+    place = directory.resolve()
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    kinds = {Path(where): kind for _, where, kind, *_ in mounts}
+    return next((kinds[each] for each in (place, *place.parents) if each in kinds), "unknown")
+
+
+def markdown(cases: Sequence[Case], results: Sequence[dict], about: dict) -> str:
+    by_name = {result["name"]: result for result in results}
+    done = [(case, by_name[case.name]) for case in cases if case.name in by_name]
+    loads = [pair for pair in done if pair[0].is_load]
+    others = [pair for pair in done if not pair[0].is_load]
+    parts = [headline(about)]
+    if loads:
+        parts += [load_table(loads), ratio_table(loads)]
+    if others:
+        parts.append(figure_table(others))
+    return "\n\n".join(part for part in [*parts, NOTES] if part)
+
+
+def headline(about: dict) -> str:
+    return (
+        f"{about['cores']} cores ({about['processor']}), Linux {about['kernel']}, Python {about['python']}, "
+        f"logs on {about['filesystem']}; rounds: {about['rounds']}, runs of {about['run_ms'] / 1000:g} s, "
+        f"payloads of 64 bytes where nothing else is said; load before the start {about['load_before']:.1f}"
+    )
+
+
+def table(head: Sequence[str], numbers_from: int, rows: Iterable[Sequence[str]]) -> str:
+    rule = ["---" if column < numbers_from else "--:" for column in range(len(head))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
+
+
+def load_table(done: Sequence[tuple[Case, dict]]) -> str:
+    head = ("case", "side", "in/s", "out/s", "lost", "server CPU s per M out", "server", "generator")
+    rows = []
+    for case, result in done:
+        for side in result["sides"]:
+            rows.append(load_row(case.name, side, result["failed"].get(side["name"])))
+    return table(head, 2, rows)
+
+
+def load_row(name: str, side: dict, failed: str | None) -> list[str]:
+    if failed or not side["spread"]:
+        return [name, side["name"], f"failed: {failed}", *[""] * 5]
+    middle = {key: each["median"] for key, each in side["spread"].items()}
+    marks = "†" * (middle["generator_share"] > GENERATOR_LIMIT)
+    marks += "*" * (side["spread"]["others_share"]["most"] > OTHERS_LIMIT)
+    return [
+        name,
+        side["name"] + marks,
+        shown(middle["in_per_s"]),
+        shown(middle[OUT]),
+        f"{middle['lost_share']:.2%}" if middle["lost"] else "0",
+        shown(middle[CPU]),
+        f"{middle['server_share']:.0%}",
+        f"{middle['generator_share']:.0%}",
+    ]
+
+
+def ratio_table(done: Sequence[tuple[Case, dict]]) -> str:
+    rows = [ratio_row(case, ratio) for case, result in done for ratio in result["ratios"]]
+    return table(("case", "ratio", "of", "server CPU", "wanted"), 3, rows) if rows else ""
+
+
+def ratio_row(case: Case, result: dict) -> list[str]:
+    meant = next(each for each in case.ratios if (each.over, each.under) == (result["over"], result["under"]))
+    return [
+        case.name,
+        f"{meant.over} ÷ {meant.under}",
+        f"{WHAT[meant.key]} {ratio_text(result['ratio'])}",
+        ratio_text(result["cpu_ratio"]),
+        wanted_text(meant.wanted, result["ratio"], "×"),
+    ]
+
+
+def ratio_text(ratio: Spread | None) -> str:
+    return f"**{ratio['median']:.2f}** ({ratio['least']:.2f}–{ratio['most']:.2f})" if ratio else "–"
+
+
+def figure_table(done: Sequence[tuple[Case, dict]]) -> str:
+    rows = []
+    for case, result in done:
+        for side in result["sides"]:
+            if failed := result["failed"].get(side["name"]):
+                rows.append([case.name, side["name"], f"failed: {failed}", "", ""])
+                continue
+            rows += [figure_row(case, side, figure) for figure in case.figures]
+    return table(("case", "side", "figure", "median (least–most)", "wanted"), 3, rows)
+
+
+def figure_row(case: Case, side: dict, figure: Figure) -> list[str]:
+    spread = side["spread"][figure.key]
+    middle, least, most = (with_unit(spread[key], figure.unit) for key in ("median", "least", "most"))
+    wanted = wanted_text(figure.wanted, spread, figure.unit)
+    return [case.name, side["name"], figure.title, f"**{middle}** ({least}–{most})", wanted]
+
+
+def wanted_text(wanted: Wanted, spread: Spread | None, unit: str) -> str:
+    if spread is None or (wanted.least is None and wanted.most is None):
+        return ""
+    bound = f"≥ {with_unit(wanted.least, unit)}" if wanted.least is not None else f"≤ {with_unit(wanted.most, unit)}"
+    return f"{bound} {'✓' if wanted.met(spread['median']) else '✗'}"
+
+
+def with_unit(value: float, unit: str) -> str:
+    if unit == "%":
+        return f"{value:.0%}"
+    if unit in ("/s", "×"):
+        return shown(value) + (unit if unit == "/s" else " ×")
+    return f"{value:.3f} {unit}"
