@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Timer
+from typing import NamedTuple
 
-from rounds import CPU, Bench, Run, RunFailed
+from rounds import COST, CPU, OUT, Bench, Run, RunFailed
 from servers import BUILD, Broker, Relay, machine_seconds, processor_seconds, started
+
+from smbroker.log.reader import LogReader
 
 HERE = Path(__file__).resolve().parent
 SOURCES = {
@@ -55,17 +58,45 @@ class Load:
     settings: Mapping[str, int] = field(default_factory=dict)
 
 
+class Meter:
+    """What a server has used and logged so far."""
+
+    def __init__(self, pid: int, log: Path | None) -> None:
+        self._pid = pid
+        self._reader = LogReader(log) if log else None
+
+    def read(self) -> "Reading":
+        return Reading(processor_seconds(self._pid), machine_seconds(), self.logged)
+
+    @property
+    def logged(self) -> int:
+        """Messages that are on disk."""
+        return self._reader.next_offset if self._reader else 0
+
+
+class Reading(NamedTuple):
+    server: float
+    machine: float
+    logged: int
+
+
 def measured(server: Broker | Relay, load: Load, bench: Bench) -> Run:
-    """A fresh server, one run, the server's end."""
+    """A fresh server, one run, the server's end; then the log, if there is one, must hold what was sent."""
     directory = bench.new_directory()
     try:
         with started(server, directory) as (pid, port):
-            return generated(load, pid, port, bench)
+            meter = Meter(pid, server.log_in(directory))
+            line, before, after = generated(load, port, meter, bench)
+        run = figures(line, before, after)
+        if server.log and meter.logged < before.logged + run["sent"]:
+            raise RunFailed(f"of {run['sent']:,} messages the log holds {meter.logged - before.logged:,}")
+        return run
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def generated(load: Load, server: int, port: int, bench: Bench) -> Run:
+def generated(load: Load, port: int, meter: Meter, bench: Bench) -> tuple[Run, Reading, Reading]:
+    """The generator's own line, and what the meter showed before and after."""
     scale = bench.scale
     settings = {"port": port, "warm_ms": scale.warm_ms, "run_ms": scale.run_ms, **load.settings}
     command = [str(BUILD / load.program), *(f"{name}={value}" for name, value in settings.items())]
@@ -77,17 +108,16 @@ def generated(load: Load, server: int, port: int, bench: Bench) -> Run:
     with process:
         try:
             heard(process)
-            before = processor_seconds(server), machine_seconds()
+            before = meter.read()
             go_on(process)
-            line = heard(process)
-            after = processor_seconds(server), machine_seconds()
+            line = json.loads(heard(process))
+            after = meter.read()
         finally:
             limit.cancel()
             process.kill()
-    run = json.loads(line)
-    if not run["received"]:
+    if not line["received"]:
         raise RunFailed("nothing was received")
-    return figures(run, after[0] - before[0], after[1] - before[1])
+    return line, before, after
 
 
 def heard(process: subprocess.Popen[bytes]) -> bytes:
@@ -105,19 +135,21 @@ def go_on(process: subprocess.Popen[bytes]) -> None:
     process.stdin.flush()
 
 
-def figures(run: Run, server_cpu: float, machine_cpu: float) -> Run:
+def figures(run: Run, before: Reading, after: Reading) -> Run:
     """An answer is a delivery or an acknowledgement."""
     seconds, received = run["seconds"], run["received"]
-    others = machine_cpu - server_cpu - run["generator_cpu_s"]
+    server_cpu = after.server - before.server
+    others = after.machine - before.machine - server_cpu - run["generator_cpu_s"]
     return {
         **run,
         "in_per_s": run["sent"] / seconds,
-        "out_per_s": received / seconds,
-        "us_per_answer": seconds / received * 1e6,
+        OUT: received / seconds,
+        COST: seconds / received * 1e6,
         "lost_share": run["lost"] / (received + run["lost"]),
         "server_cpu_s": server_cpu,
         CPU: server_cpu / received * 1e6,
         "server_share": server_cpu / seconds,
         "generator_share": run["generator_cpu_s"] / seconds,
         "others_share": max(0.0, others) / seconds,
+        "logged_share": (after.logged - before.logged) / run["sent"],
     }

@@ -21,6 +21,7 @@ SMBBROKER = Path(sys.executable).parent / "smbbroker"
 BUILD = Path(__file__).resolve().parent / "build"
 TICKS = os.sysconf("SC_CLK_TCK")
 START_LIMIT = 20.0  # seconds for a server to answer
+SETTLED = 0.2  # seconds without any processor time
 STOP_LIMIT = 10.0  # seconds for a server to end before it is killed
 MANY = "20000"  # semicolon subscribers: the idle ones and some
 
@@ -35,6 +36,9 @@ class Broker:
     def with_log(self) -> "Broker":
         return replace(self, log=True)
 
+    def log_in(self, directory: Path) -> Path | None:
+        return directory / "data" / "log" if self.log else None
+
     def command(self, port: int, directory: Path) -> list[str]:
         log = ["--data", str(directory / "data")] if self.log else ["--no-log"]
         listen = f"{self.listener}://127.0.0.1:{port}"
@@ -44,6 +48,10 @@ class Broker:
 @dataclass(frozen=True)
 class Relay:
     listener = "udp"
+    log = False
+
+    def log_in(self, _directory: Path) -> None:
+        return None
 
     def command(self, port: int, _directory: Path) -> list[str]:
         return [str(BUILD / "plain_relay"), str(port)]
@@ -63,7 +71,16 @@ def started(server: Broker | Relay, directory: Path) -> Iterator[tuple[int, int]
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RunFailed(f"the server does not answer. {last_words(directory)}")
             time.sleep(0.02)
+        settle(process.pid, deadline)
         yield process.pid, port
+
+
+def settle(pid: int, deadline: float) -> None:
+    """Waits until it does nothing: the broker's reading process starts after the broker is ready."""
+    before = -1.0
+    while before != (now := processor_seconds(pid)) and time.monotonic() < deadline:
+        before = now
+        time.sleep(SETTLED)
 
 
 @contextmanager

@@ -56,6 +56,11 @@ class Peer(Udp):
         self.sock.close()
 
 
+def relay(*options: str, kinds: tuple[str, ...] = ("udp",)) -> Broker:
+    """A broker without log: it starts and stops sooner, and its rules are the same."""
+    return Broker("--no-log", *options, kinds=kinds)
+
+
 def settled(broker: Broker, kind: str = "udp") -> None:
     """A question that is answered after all that came before it on that socket; no wildcard sees its topic."""
     client = Udp(broker.ports[kind])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flow.house import Broker, Udp
-from flow.peers import Peer, counts, frozen
+from flow.peers import Peer, counts, frozen, relay
 from flow.wires import config
 
 PUBLISHED, SUBSCRIBED, ERROR = b"Hello Publisher!", b"Hello Subscriber!", b"ERROR: "
@@ -88,7 +88,7 @@ BAD = {
 
 
 def test_what_is_bad_is_answered_with_a_reason_counted_and_reaches_nobody() -> None:
-    with Broker(kinds=("udp",)) as broker:
+    with relay() as broker:
         subscribers = [Peer(broker) for _ in range(3)]
         for dialect, peer in zip(("soh", "pipe", "semicolon"), subscribers, strict=True):
             peer.subscribe(dialect, b"#")
@@ -148,7 +148,7 @@ def test_what_only_looks_like_it_gets_no_answer(broker: Broker, datagram: bytes)
 
 
 def test_the_size_limit_is_the_datagrams_own() -> None:
-    with Broker(kinds=("udp",)) as broker:
+    with relay() as broker:
         client, publisher = subscriber(broker, b"t"), broker.udp()
         room = MAX_DATAGRAM - len(delivered(b"t", b""))
         fits, too_long = b"m" * room, b"m" * (MAX_DATAGRAM - len(b"P|t|"))
@@ -196,7 +196,7 @@ def test_the_same_subscription_again_is_answered_again_and_delivers_once(broker:
 
 
 def test_a_topic_with_a_bar_reaches_other_dialects_but_not_pipe() -> None:
-    with Broker(kinds=("udp",)) as broker:
+    with relay() as broker:
         client, other = subscriber(broker, b"#"), Peer(broker)
         other.subscribe("semicolon", b"#")
         other.send(b"pa|b;m")
@@ -208,7 +208,7 @@ def test_a_topic_with_a_bar_reaches_other_dialects_but_not_pipe() -> None:
 
 def test_a_limit_is_answered_too(tmp_path: Path) -> None:
     settings = config(tmp_path, "max_payload = 3\n[udp]\nmax_subscriptions = 1")
-    with Broker(*settings, kinds=("udp",)) as broker:
+    with relay(*settings) as broker:
         client = subscriber(broker, b"t")
         assert client.ask(b"S|u").startswith(ERROR)
         assert client.ask(b"P|t|long").startswith(ERROR)
@@ -218,7 +218,7 @@ def test_a_limit_is_answered_too(tmp_path: Path) -> None:
 
 
 def test_a_listener_of_pipe_alone_answers_only_its_own() -> None:
-    with Broker(kinds=("pipe",)) as broker:
+    with relay(kinds=("pipe",)) as broker:
         client = broker.udp("pipe")
         for other in (b"Sa/b", b"sa", b"pa;m", b"u", b"\x01a/b\x02m", b""):
             client.send(other)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from flow.house import Broker, Udp
-from flow.peers import Peer, Terminal, counts, frozen, settled, signalled, started
+from flow.peers import Peer, Terminal, counts, frozen, relay, settled, signalled, started
 from flow.wires import config
 
 YELLOW, PLAIN = "\x1b[33m", "\x1b[0m"
@@ -189,7 +189,7 @@ BAD = {
 
 
 def test_what_is_bad_is_warned_of_counted_and_dropped() -> None:
-    with Broker(kinds=("udp",)) as broker:
+    with relay() as broker:
         everything, client = subscriber(broker, b"#"), subscriber(broker, b"last")
         for datagram in BAD:
             client.send(datagram)
@@ -208,7 +208,7 @@ def test_the_default_limits_and_the_datagrams_own_are_met_exactly(broker: Broker
 
 
 def test_the_limits_can_be_set_by_options() -> None:
-    with Broker("-t", "5", "-m", "4", "-s", "2", kinds=("udp",)) as broker:
+    with relay("-t", "5", "-m", "4", "-s", "2") as broker:
         client = subscriber(broker, b"abcdef", b"abcde")
         client.send(b"pabcde;12345")
         client.send(b"pabcdef;1234")
@@ -219,7 +219,7 @@ def test_the_limits_can_be_set_by_options() -> None:
 
 def test_the_limits_can_be_raised_by_long_options_up_to_the_datagram() -> None:
     options = ("--max-topic-length", "506", "--max-message-length", "505", "--max-subscribers", "7")
-    with Broker(*options, kinds=("udp",)) as broker:
+    with relay(*options) as broker:
         topic = b"t" * 506
         client = subscriber(broker, topic, b"x")
         assert client.ask(b"p" + topic + b";") == topic + b";"
@@ -228,7 +228,7 @@ def test_the_limits_can_be_raised_by_long_options_up_to_the_datagram() -> None:
 
 
 def test_towards_subscribers_only_the_508_count() -> None:
-    with Broker("-t", "10", "-m", "10", kinds=("udp",)) as broker:
+    with relay("-t", "10", "-m", "10") as broker:
         client, publisher = subscriber(broker, b"#"), broker.udp()
         settled(broker)
         topic = b"t" * 200
@@ -239,7 +239,7 @@ def test_towards_subscribers_only_the_508_count() -> None:
 
 
 def test_a_topic_with_a_semicolon_reaches_other_dialects_but_not_semicolon() -> None:
-    with Broker(kinds=("udp",)) as broker:
+    with relay() as broker:
         client, publisher = subscriber(broker, b"#"), broker.udp()
         assert publisher.ask(b"Sa;b/#") == b"Aa;b/#"
         assert publisher.ask(b"\x01a;b/c\x02m") == b"\x01a;b/c\x02m"
@@ -249,7 +249,7 @@ def test_a_topic_with_a_semicolon_reaches_other_dialects_but_not_semicolon() -> 
 
 
 def test_subscribers_are_pairs_of_address_and_topic_and_limited_to_100() -> None:
-    with Broker(kinds=("udp",)) as broker:
+    with relay() as broker:
         first, second = subscriber(broker), subscriber(broker)
         for number in range(60):
             first.send(b"st/%d" % number)
@@ -276,7 +276,7 @@ def test_subscribers_are_pairs_of_address_and_topic_and_limited_to_100() -> None
 
 
 def test_every_semicolon_datagram_is_printed_and_no_other() -> None:
-    with Broker(kinds=("udp",)) as broker:
+    with relay() as broker:
         client = broker.udp()
         shown = {
             b"stopic": "stopic",
@@ -302,14 +302,14 @@ def test_every_semicolon_datagram_is_printed_and_no_other() -> None:
 
 
 def test_the_whole_of_the_longest_datagram_is_printed() -> None:
-    with Broker(kinds=("udp",)) as broker:
+    with relay() as broker:
         client = broker.udp()
         client.send(b"px;" + b"m" * 505)
         broker.err.wait("{}:{}:px;".format(*client.address) + "m" * 505)
 
 
 def test_the_number_of_subscribers_is_told_after_each_change() -> None:
-    with Broker("-s", "3", kinds=("udp",)) as broker:
+    with relay("-s", "3") as broker:
         first, second = broker.udp(), broker.udp()
         for client, datagram in (
             (first, b"sa"),
@@ -364,7 +364,7 @@ def test_warnings_are_yellow_on_a_terminal_and_datagrams_plain() -> None:
 
 
 def test_sigusr1_makes_the_next_subscribe_drop_the_others_once() -> None:
-    with Broker(kinds=("udp",)) as broker:
+    with relay() as broker:
         old, soh, new, third = broker.udp(), broker.udp(), broker.udp(), broker.udp()
         for topic in (b"a/b", b"a/#", b"x/y"):
             old.send(b"s" + topic)
@@ -397,7 +397,7 @@ def test_sigusr1_makes_the_next_subscribe_drop_the_others_once() -> None:
 
 
 def test_one_that_is_dropped_by_its_own_subscribe_keeps_just_that_one() -> None:
-    with Broker(kinds=("udp",)) as broker:
+    with relay() as broker:
         client = subscriber(broker, b"a", b"b")
         settled(broker)
         signalled(broker, signal.SIGUSR1)
@@ -407,7 +407,7 @@ def test_one_that_is_dropped_by_its_own_subscribe_keeps_just_that_one() -> None:
 
 
 def test_sigusr1_makes_room_when_there_is_none() -> None:
-    with Broker("-s", "1", kinds=("udp",)) as broker:
+    with relay("-s", "1") as broker:
         subscriber(broker, b"a")
         settled(broker)
         signalled(broker, signal.SIGUSR1)
@@ -417,7 +417,7 @@ def test_sigusr1_makes_room_when_there_is_none() -> None:
 
 
 def test_a_listener_of_semicolon_alone_takes_every_datagram_as_semicolon() -> None:
-    with Broker(kinds=("semicolon",)) as broker:
+    with relay(kinds=("semicolon",)) as broker:
         client = broker.udp("semicolon")
         client.send(b"s|a")
         for other in (b"S|a", b"Sa/b", b"P|a|m", b"\x01a/b\x02m", b""):

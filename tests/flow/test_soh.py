@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flow.house import Broker, Udp
-from flow.peers import Peer, counts, frozen, settled
+from flow.peers import Peer, counts, frozen, relay, settled
 from flow.wires import config
 
 
@@ -146,7 +146,7 @@ NOT_PUBLISHES = {
 
 
 def test_a_bad_publish_reaches_nobody_gets_no_answer_and_is_told_and_counted() -> None:
-    with Broker(kinds=("udp",)) as broker:
+    with relay() as broker:
         subscribers = [Peer(broker) for _ in range(3)]
         for dialect, peer in zip(("soh", "pipe", "semicolon"), subscribers, strict=True):
             peer.subscribe(dialect, b"#")
@@ -164,7 +164,7 @@ def test_a_bad_publish_reaches_nobody_gets_no_answer_and_is_told_and_counted() -
 
 
 def test_4096_bytes_come_in_and_reach_every_dialect_but_soh_which_holds_4095() -> None:
-    with Broker(kinds=("udp",)) as broker:
+    with relay() as broker:
         client, other, publisher = Peer(broker), Peer(broker), Peer(broker)
         client.subscribe("soh", b"a/b")
         other.subscribe("pipe", b"a/b")
@@ -209,7 +209,7 @@ def test_the_acknowledgement_comes_first_while_others_publish(broker: Broker) ->
 
 
 def test_the_same_subscription_again_is_acknowledged_again_and_not_stored_twice(tmp_path: Path) -> None:
-    with Broker(*config(tmp_path, "[udp]\nmax_subscriptions = 1"), kinds=("udp",)) as broker:
+    with relay(*config(tmp_path, "[udp]\nmax_subscriptions = 1")) as broker:
         client = broker.udp()
         assert [client.ask(b"Sa/b") for _ in range(3)] == [b"Aa/b"] * 3
         assert client.ask(b"\x01a/b\x021") == b"\x01a/b\x021"
@@ -256,7 +256,7 @@ UNKNOWN = [b"", b"A", b"Aa/b", b"P", b"Pa|b", b"\x02", b"U", b"{}", b"\0S", b" S
 
 
 def test_what_no_dialect_begins_with_is_dropped_without_an_answer() -> None:
-    with Broker(kinds=("udp",)) as broker:
+    with relay() as broker:
         client = broker.udp()
         for datagram in UNKNOWN:
             client.send(datagram)
@@ -279,7 +279,7 @@ def test_the_first_bytes_tell_the_three_dialects_apart(broker: Broker) -> None:
 
 
 def test_a_listener_of_soh_alone_takes_every_datagram_as_soh() -> None:
-    with Broker(kinds=("soh",)) as broker:
+    with relay(kinds=("soh",)) as broker:
         client = broker.udp("soh")
         assert client.ask(b"S|a/b") == b"A|a/b"
         assert client.ask(b"\x01|a/b\x02m") == b"\x01|a/b\x02m"
@@ -290,7 +290,7 @@ def test_a_listener_of_soh_alone_takes_every_datagram_as_soh() -> None:
 
 
 def test_a_payload_over_the_maximum_is_refused(tmp_path: Path) -> None:
-    with Broker(*config(tmp_path, "max_payload = 10"), kinds=("udp",)) as broker:
+    with relay(*config(tmp_path, "max_payload = 10")) as broker:
         client = subscriber(broker, b"a/b")
         client.send(b"\x01a/b\x02" + b"m" * 11)
         assert client.ask(b"\x01a/b\x02" + b"m" * 10) == b"\x01a/b\x02" + b"m" * 10

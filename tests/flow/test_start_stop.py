@@ -215,34 +215,13 @@ def test_any_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 # --- bad arguments ---
 
-BAD = [
+BAD = [  # more of them, without starting a program for each, in tests/cli/test_broker.py
     (("-p", "x"), "-p"),
-    (("-p", "65536"), "-p"),
-    (("-p", "-1"), "-p"),
-    (("-p", ""), "-p"),
-    (("-p", "9" * 5_000), "-p"),
-    (("-p", "１２"), "-p"),
-    (("-s", "many"), "-s"),
-    (("-s", "-1"), "-s"),
-    (("-m", "1.5"), "-m"),
-    (("-t", " "), "-t"),
-    (("-t",), "-t"),
     (("-p", "0", "--listen", "udp://127.0.0.1:0"), "-p"),
-    (("--port", "0", "--listen", "padded://127.0.0.1:0"), "-p"),
-    (("--listen", "8080"), "--listen"),
-    (("--listen", "udp://127.0.0.1"), "--listen"),
-    (("--listen", "udp://127.0.0.1:65536"), "--listen"),
-    (("--listen", "udp://127.0.0.1:x"), "--listen"),
-    (("--listen", "udp://:0"), "--listen"),
-    (("--listen", "udp://::1:0"), "--listen"),
-    (("--listen", "morse://127.0.0.1:0"), "morse"),
     (("--listen", "udp://127.0.0.1:0", "--listen", "morse://127.0.0.1:0"), "morse"),
     (("--nosuch",), "--nosuch"),
     (("word",), "word"),
-    (("-h",), "-h"),
-    (("--quie",), "--quie"),
     (("--config", "missing.toml"), "missing.toml"),
-    (("--config", "."), "."),
 ]
 
 
@@ -264,10 +243,7 @@ def test_a_bad_argument_ends_it_with_status_2_and_one_line_that_names_it(
     [
         ("colour = 1", "colour"),
         ("[udp]\nleese = 1", "udp.leese"),
-        ("[semicolon]\nmax_topic = 'x'", "semicolon.max_topic"),
         ("listen = ]", "line 1"),
-        ('listen = ["morse://127.0.0.1:0"]', "morse"),
-        ('"a\\nb" = 1', "a\\nb"),
     ],
 )
 def test_a_bad_configuration_ends_it_with_status_2_and_one_line_that_names_it(
@@ -286,12 +262,11 @@ def test_p_is_refused_beside_listeners_of_the_configuration(tmp_path: Path) -> N
     assert b"-p" in result.stderr
 
 
-@pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 70, "192.0.2.77", "a..b"])
-def test_a_host_that_cannot_be_had_is_named_in_one_line(host: str) -> None:
-    result = run("--no-log", "--listen", f"udp://{host}:0")
+def test_a_host_that_cannot_be_had_is_named_in_one_line() -> None:
+    result = run("--no-log", "--listen", f"udp://{'x' * 70}:0")
     assert result.returncode > 0
     (line,) = result.stderr.decode().splitlines()
-    assert host in line
+    assert "x" * 70 in line
 
 
 def test_a_configuration_may_ask_for_a_larger_buffer_than_there_is(tmp_path: Path) -> None:
@@ -382,8 +357,7 @@ def test_a_second_broker_on_the_same_directory_says_who_holds_it(tmp_path: Path)
 # --- the end ---
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("log", [True, False], ids=["log", "no log"])
+@pytest.mark.parametrize(("number", "log"), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGINT, False)])
 def test_a_signal_ends_it_with_status_0_and_what_it_owes_is_done(number: int, log: bool) -> None:
     options = () if log else ("--no-log",)
     with Broker(*options, kinds=("udp", "padded", "typed")) as broker:
@@ -597,11 +571,3 @@ def test_readers_that_go_away_do_not_stop_it() -> None:
         flood(port)
         broker.process.send_signal(signal.SIGTERM)
         assert broker.process.wait(LIMIT) == 0
-
-
-def test_it_costs_nothing_while_nothing_happens() -> None:
-    with Broker() as broker:
-        assert answers(broker.ports["udp"])
-        before, start = cpu_seconds(broker.process), time.monotonic()
-        wait_for(lambda: time.monotonic() > start + 2, "two seconds to pass")
-        assert (cpu_seconds(broker.process) - before) / 2 <= 0.015, "below 1 %, as finely as the kernel counts"

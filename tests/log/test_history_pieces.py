@@ -93,5 +93,16 @@ def test_what_is_gone_is_said_with_the_first_offset_there_is(log: Log, tmp_path:
     assert log.retain(0) == [0]
     answer = Readings(LogReader(tmp_path)).answer(Request(1, 3, 30, None))
     assert isinstance(answer, Failed)
-    assert (answer.code, answer.first) == ("gone", 10)
+    assert (answer.code, answer.next) == ("gone", 10)
+    log.close()
+
+
+def test_damage_is_said_with_the_offset_after_it(log: Log, tmp_path: Path) -> None:
+    file = tmp_path / "00000000000000000000.parquet"
+    file.write_bytes(b"nonsense")
+    readings = Readings(LogReader(tmp_path))
+    answer = readings.answer(Request(1, 0, 30, None))
+    assert isinstance(answer, Failed)
+    assert (answer.code, answer.next) == ("damaged", 10)
+    assert [offset for piece in followed(readings, 10, 30, None) for offset in piece.offsets] == list(range(10, 30))
     log.close()

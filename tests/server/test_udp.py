@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import uvloop
 
+from smbroker.core.sessions import Limits
 from smbroker.model.message import Dialect
 from smbroker.server import listeners, udp
 from smbroker.server.config import Config, UdpConfig
@@ -300,3 +301,14 @@ def test_a_peer_that_is_restored_twice_is_one_peer(house: House) -> None:
         peer.recv(100)
     peer.close()
     publisher.close()
+
+
+def test_what_is_not_restored_is_told_and_the_peer_gets_no_answer(house: House) -> None:
+    peer = house.peer()
+    house.turn.sessions._limits = Limits(udp_subscriptions=1)
+    house.listener.restore(Dialect.PIPE, peer.getsockname(), [(b"a",), (b"b",)])
+    house.turn.end()
+    assert house.turn.stats.dropped == {"too_many_subscriptions": 1}
+    with pytest.raises(BlockingIOError):
+        peer.recv(100)
+    peer.close()

@@ -40,10 +40,12 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--from", dest="start", metavar="OFFSET", help="cat: from this offset on (default: the first)")
     parser.add_argument("--limit", metavar="N", help="cat: at most so many messages")
     options = parser.parse_args(words)
-    config = configuration.load(options.config) if options.config else configuration.Config()
-    directory = Path(options.data or config.data) / "log"
     try:
+        config = configuration.load(options.config) if options.config else configuration.Config()
+        directory = Path(options.data or config.data) / "log"
         return ACTIONS[options.action](LogReader(directory), options)
+    except BrokenPipeError:  # the reader has seen enough
+        return 0
     except (Refused, UsageError) as error:
         terminal.fail(error.text, arguments.BAD_ARGUMENTS)
     except LogError as error:
@@ -116,7 +118,8 @@ def _verify(reader: LogReader, _options: argparse.Namespace) -> int:
         terminal.write(f"{damage.file}: {damage.text}\n".encode())
     if shown:
         sys.stderr.write("\r\x1b[K")
-    terminal.say(f"{damages} damaged places" if damages else "the log is sound")
+    places = "1 damaged place" if damages == 1 else f"{damages} damaged places"
+    terminal.say(places if damages else "the log is sound")
     return DAMAGED if damages else 0
 
 

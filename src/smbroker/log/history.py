@@ -86,12 +86,20 @@ class Readings:
         try:
             piece = next(reading, None) or Piece(request.reading, request.end, [], Columns())
         except LogError as error:
-            return Failed(request.reading, error.code, error.text, self._reader.first_offset)
+            return Failed(request.reading, error.code, error.text, self._after(error, request.start))
         if piece.next < request.end:
             self._open[request.reading] = replace(request, start=piece.next), reading
             while len(self._open) > MAX_OPEN:
                 del self._open[next(iter(self._open))]
         return piece
+
+    def _after(self, error: LogError, cursor: int) -> int:
+        """Where reading can go on: after the segment that is damaged, or at the first offset there is."""
+        view = self._reader.view()
+        if error.code == "gone":
+            return view.first
+        segment = view.holding(cursor)
+        return view.next if segment is None or segment.end is None else max(segment.end, cursor + 1)
 
 
 def main() -> None:

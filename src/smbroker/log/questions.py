@@ -33,7 +33,7 @@ class Failed:
     reading: int
     code: str
     text: str
-    first: int  # the first offset that there is
+    next: int  # where reading can go on
 
 
 def packet(thing: Request | Piece | Failed) -> bytes:

@@ -7,6 +7,7 @@
 import re
 from base64 import b64encode
 from collections.abc import Iterator
+from math import isfinite
 from typing import Any
 
 import pyarrow as pa
@@ -42,4 +43,5 @@ def _text(payload: bytes) -> dict[str, str]:
 def value(payload: bytes) -> float | None:
     if len(payload) > LONGEST_NUMBER or not NUMBER.fullmatch(payload):
         return None
-    return float(payload)
+    number = float(payload)
+    return number if isfinite(number) else None  # JSON has no infinity

@@ -20,5 +20,6 @@ class Stats:
         """One line for people; empty when nothing was dropped."""
         parts = [f"{reason} {count}" for reason, count in self.dropped.most_common()]
         parts += [f"{dialect} {reason} {count}" for (dialect, reason), count in self.undeliverable.most_common()]
+        parts += [f"{reason} {count}" for reason, count in self.ended.most_common()]
         parts += [f"not_logged {self.not_logged}"] if self.not_logged else []
         return ", ".join(parts)

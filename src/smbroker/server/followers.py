@@ -203,11 +203,13 @@ class Followers:
             follower.cursor = answer.next
         elif answer.code == "gone":
             self._commits.stats.dropped["cursor_behind"] += 1
-            self._console.warn("cursor_behind", f"{follower.session.name}: messages before {answer.first} are gone")
-            follower.cursor = answer.first
+            self._console.warn("cursor_behind", f"{follower.session.name}: messages before {answer.next} are gone")
+            follower.cursor = answer.next
         else:
-            self._console.error(f"history for {follower.session.name}: {answer.text}")
-            follower.cursor = self._commits.recent.next
+            self._commits.stats.dropped["log_damaged"] += 1
+            text = f"history for {follower.session.name}: {answer.text}; it goes on at offset {answer.next}"
+            self._console.warn("log_damaged", text)
+            follower.cursor = answer.next
         self._later(lambda: self._advance(follower))
 
     def _send(self, follower: Follower, columns: Columns, offsets: list[int]) -> None:

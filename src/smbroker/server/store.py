@@ -93,6 +93,7 @@ class Store:
             await asyncio.sleep(CARE)
             self._memory.save_cursors()
             try:
+                await loop.run_in_executor(None, self._log.rotate_if_due, time.time())
                 pending = await loop.run_in_executor(None, lambda: self._log.pending_seals)
                 if pending:
                     await self._seal(pending[0])

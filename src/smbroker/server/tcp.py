@@ -5,6 +5,7 @@ lets too much wait is disconnected; unfinished input is bounded for all connecti
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -18,6 +19,12 @@ from smbroker.server.config import Config
 from smbroker.server.detect import stream_dialect
 from smbroker.server.turn import Turn
 
+KEEP_ALIVE = (  # a client that lost its power must not hold its id for ever
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 20),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
 FULL = 1 << 20  # bytes that wait for a client before it counts as behind
 MAX_HEAD = 4_096  # bytes within which a stream must show its dialect
 
@@ -74,6 +81,9 @@ class Connection(Client, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=FULL, low=0)
+        sock = transport.get_extra_info("socket")
+        for level, option, value in KEEP_ALIVE:
+            sock.setsockopt(level, option, value)
         host, port = transport.get_extra_info("peername")[:2]
         super().__init__(Origin(self._dialect or Dialect.TYPED, host, port))
         shared = self._shared

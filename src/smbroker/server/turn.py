@@ -67,6 +67,7 @@ class Turn:
         self._bytes = 0
         self._scheduled = False
         self._later: list[Callable[[], None]] = []
+        self._told_no_log: set[Dialect] = set()
         self.drop_semicolon = False  # SIGUSR1: the next semicolon subscribe first drops the others
 
     def use_log(self, log: Log, history: History) -> Followers:
@@ -174,6 +175,8 @@ class Turn:
             later, self._later = self._later, []
             for callback in later:
                 callback()
+            if self.delivery.dirty or self.committed.dirty:
+                self.begin()
         if self.console.write():
             self.loop.call_later(CONSOLE_RETRY, self.begin)
 
@@ -210,10 +213,22 @@ class Turn:
             session.outbox = client
         new = self.sessions.subscribe(session, command.filter, command.keep)
         client.session = session
+        if self.commits is None and (command.keep or session.dialect is Dialect.PADDED):
+            self._tell_no_log(session.dialect)
         if command.reply:
             self.delivery.put(client, command.reply)
         if new and is_semicolon:
             self._tell_semicolon()
+
+    def _tell_no_log(self, dialect: Dialect) -> None:
+        """Once for each dialect: what its subscribers expect and cannot have."""
+        what = {
+            Dialect.PADDED: "subscribers get no history",
+            Dialect.TYPED: "sf 1 keeps nothing while a client is away",
+        }
+        if dialect not in self._told_no_log:
+            self._told_no_log.add(dialect)
+            self.console.warn("no_log", f"{dialect}: without the log (--no-log) {what[dialect]}")
 
     def _unsubscribe(self, client: Client, command: Unsubscribe) -> None:
         if client.session is None:

@@ -116,8 +116,9 @@ class UdpListener:
         for pattern in filters:
             try:
                 self._turn.sessions.subscribe(peer.session, pattern)
-            except Refused as error:
-                self._turn.reject(peer, error)
+            except Refused as error:  # it has asked for nothing now, so it gets no answer
+                self._turn.stats.dropped[error.code] += 1
+                self._turn.console.warn(error.code, f"{dialect} {peer.origin.source}: {error.text}")
 
     def serves(self, dialect: Dialect, address: Address) -> bool:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
