@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 
 from rounds import Bench, Run, RunFailed
 from servers import SMBBROKER, last_words, running, stop
@@ -21,6 +22,8 @@ from smbroker.model.message import Columns, Dialect, Kind, Origin
 
 BATCH = 2_000  # messages per append: a busy turn's worth
 PAYLOAD = 100  # bytes
+NUMBER = 20  # of them: which message it is
+TEXT = Random(1).randbytes(1 << 19).hex().encode()
 TOPICS = 1_000
 PUBLISHERS = 10
 SYNCED = 4_096  # bytes of one append to the bare disk
@@ -59,6 +62,12 @@ class TimedDisk(Disk):
         self.seconds += time.perf_counter() - began
 
 
+def payload(row: int) -> bytes:
+    """A number, then text that packs about as well as real text does."""
+    start = row * 7_919 % (len(TEXT) - PAYLOAD)
+    return b"%0*d" % (NUMBER, row) + TEXT[start : start + PAYLOAD - NUMBER]
+
+
 def origins() -> list[Origin]:
     return [Origin(Dialect.SEMICOLON, "127.0.0.1", 40_000 + number) for number in range(PUBLISHERS)]
 
@@ -88,7 +97,7 @@ def turns_of(count: int) -> Iterator[Columns]:
         yield Columns(
             time.time_ns() // 1000,
             [topics[row * 7_919 % TOPICS] for row in rows],
-            [b"%0*d" % (PAYLOAD, row) for row in rows],
+            [payload(row) for row in rows],
             [Kind.BYTES] * len(rows),
             [publishers[row % PUBLISHERS] for row in rows],
         )
@@ -143,7 +152,7 @@ def history_turns(count: int) -> Iterator[Columns]:
         yield Columns(
             time.time_ns() // 1000,
             [topics[row * 7_919 % len(topics)] if row % every else TITLE for row in rows],
-            [b"%0*d" % (PAYLOAD, row) for row in rows],
+            [payload(row) for row in rows],
             [Kind.BYTES] * len(rows),
             [publishers[row % PUBLISHERS] for row in rows],
         )
@@ -171,7 +180,8 @@ def subscribed(port: int) -> tuple[float, float]:
 
 def check(got: bytes) -> None:
     ack, messages = got[:FIELD], got[FIELD:]
-    numbers = [int(messages[end - PAYLOAD : end]) for end in range(FRAME, len(messages) + 1, FRAME)]
+    starts = range(FRAME - PAYLOAD, len(messages), FRAME)
+    numbers = [int(messages[start : start + NUMBER]) for start in starts]
     if ack.rstrip() != b"SubAck" or len(numbers) != HISTORY or numbers != sorted(set(numbers)):
         raise RunFailed("the history is not what was written")
 

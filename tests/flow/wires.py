@@ -155,7 +155,10 @@ def descriptors(broker: Broker) -> int:
 
 def wait_descriptors(broker: Broker, most: int) -> None:
     """Until the broker has let go of the connections that ended."""
-    wait_for(lambda: descriptors(broker) <= most, f"{most} descriptors, there are {descriptors(broker)}")
+    try:
+        wait_for(lambda: descriptors(broker) <= most)
+    except AssertionError as error:
+        raise AssertionError(f"the broker has {descriptors(broker)} descriptors, not {most}") from error
 
 
 def answers(client: Udp) -> None:

@@ -25,6 +25,7 @@ from smbroker.server.tcp import Connections
 from smbroker.server.turn import Turn
 from smbroker.server.udp import UdpListener
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 STOP_LIMIT = 2.0  # seconds for clients to take what has been written to them
 SWITCH_INTERVAL = 0.0005  # seconds: how long the loop may wait for the log's thread to yield the interpreter
 GC_THRESHOLDS = (50_000, 20, 50)  # a turn makes many objects and no cycles: look for those less often
@@ -34,6 +35,7 @@ BACKGROUND_CHECK = 1.0  # seconds between looks whether a terminal is ours again
 def run(config: Config) -> None:
     """Serves until told to stop. Raises UsageError or LogError if a listener or the log cannot be had."""
     endpoints = [listeners.endpoint(text) for text in config.listen]
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until there is someone to take them
     _allow_many_descriptors()
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.freeze()
@@ -69,6 +71,7 @@ class Broker:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(number, self.stopped.set)
         self._loop.add_signal_handler(signal.SIGUSR1, self._drop_semicolon_next)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         for one in bound:
             await self._listen(one)
         if self.store:

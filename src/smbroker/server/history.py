@@ -16,7 +16,6 @@ from smbroker.server.console import Console
 Answered: TypeAlias = Callable[[Piece | Failed], None]
 
 PAUSE = 0.5  # seconds before a process that died is started again
-STOP_LIMIT = 2.0
 
 
 class History:
@@ -33,12 +32,9 @@ class History:
     async def stop(self) -> None:
         if self._task:
             self._task.cancel()
-        if self._process and self._process.stdin:
-            self._process.stdin.close()
-            try:
-                await asyncio.wait_for(self._process.wait(), STOP_LIMIT)
-            except TimeoutError:
-                self._process.kill()
+        if self._process and self._process.returncode is None:
+            self._process.kill()  # it only reads
+            await self._process.wait()
 
     def ask(self, request: Request, answered: Answered) -> None:
         """One question per reading at a time."""
@@ -63,7 +59,12 @@ class History:
             for request, _ in self._asked.values():
                 self._send(request)
             assert self._process.stdout
-            await self._listen(self._process.stdout)
+            try:
+                await self._listen(self._process.stdout)
+            except Exception as error:  # a bug of ours: say so, and go on with a new process
+                context = {"message": "while reading history", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
+                self._process.kill()
             code = await self._process.wait()
             self._console.error(f"the process that reads history ended ({code}); it is started again")
             self._console.write()

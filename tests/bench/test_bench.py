@@ -1,0 +1,98 @@
+"""The bench works from end to end. How fast anything is, is not tested here: that is what the bench itself is for."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+with_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed: the load generators are C")
+
+
+def bench(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCH / "run.py"), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCH)
+
+
+@with_gcc
+@pytest.mark.usefixtures("modules")
+def test_the_c_programs_build_without_warnings(tmp_path: Path) -> None:
+    import loads
+
+    loads.build(tmp_path, (*loads.FLAGS, "-Werror"))
+    assert {path.name for path in tmp_path.iterdir()} == set(loads.SOURCES)
+
+
+@with_gcc
+def test_a_quick_case_runs_from_end_to_end(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    done = bench(
+        "--quick", "--rounds", "1", "--only", "semicolon-1-1", "--json", str(file), "--directory", str(tmp_path)
+    )
+    assert done.returncode == 0, done.stderr
+    [case] = json.loads(file.read_text())["cases"]
+    assert case["name"] == "semicolon-1-1"
+    assert case["failed"] == {}
+    for side in case["sides"]:
+        [run] = side["runs"]
+        assert run["received"] > 0
+    [ratio] = case["ratios"]
+    rates = [side["runs"][0]["out_per_s"] for side in case["sides"]]
+    assert ratio["ratio"]["median"] == pytest.approx(rates[0] / rates[1])
+    assert "| semicolon-1-1 | SMB" in done.stdout
+    assert "round 1/1" in done.stderr
+    assert list(tmp_path.iterdir()) == [file], "what was written on the way is gone"
+
+
+def test_without_gcc_one_line_says_so(tmp_path: Path) -> None:
+    done = bench("--quick", "--only", "semicolon-1-1", PATH=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert "gcc" in line
+
+
+def test_list_names_the_cases_and_another_name_is_refused() -> None:
+    names = [line.split()[0] for line in bench("--list").stdout.splitlines()]
+    assert "semicolon-1-1" in names
+    assert len(names) == len(set(names))
+    refused = bench("--only", "nonsense")
+    assert refused.returncode == 1
+    assert "nonsense" in refused.stderr
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
+    import rounds
+
+    over = [{"rate": value} for value in (10.0, 90.0, 30.0)]
+    under = [{"rate": value} for value in (10.0, 30.0, 60.0)]
+    assert rounds.ratio_of(over, under, "rate") == {"median": 1.0, "least": 0.5, "most": 3.0}
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_side_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    import report
+    import rounds
+
+    def fails(_bench: object) -> rounds.Run:
+        raise rounds.RunFailed("no server")
+
+    figure = rounds.Figure("time_s", "time", wanted=rounds.Wanted(most=1.0))
+    sides = (rounds.Side("sound", lambda _: {"time_s": 0.25}), rounds.Side("broken", fails))
+    case = rounds.Case("case", "a case", sides, figures=(figure,))
+    bench = rounds.Bench(tmp_path, rounds.QUICK, 2, lambda _: None)
+    result = rounds.run_case(bench, case)
+    assert result["failed"] == {"broken": "no server"}
+    text = report.markdown([case], [result], report.about(bench, tmp_path))
+    assert "| case | sound | time | **0.250 s** (0.250 s–0.250 s) | ≤ 1.000 s ✓ |" in text
+    assert "| case | broken | failed: no server |" in text
