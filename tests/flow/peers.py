@@ -6,7 +6,7 @@
     counts(broker)                         stops it: what it dropped, by reason
     with started("--quiet", …) as broker:  a broker with no options but these, however it starts
     with Terminal() as terminal: ...       a terminal for a program to write to
-Nothing here knows more of a dialect than how to subscribe.
+Of a dialect this knows how to subscribe and what comes then, no more.
 """
 
 import os
@@ -24,6 +24,10 @@ from typing import Any
 
 from flow.house import BIN, LIMIT, Broker, Lines, Udp, wait_for
 
+ON_A_FREE_PORT = ("--no-log", "--listen", "udp://127.0.0.1:0")
+DIALECTS = ("soh", "pipe", "semicolon")
+FRAMES = {"soh": b"\x01%b\x02%b", "pipe": b"TOPIC: %b - MESSAGE: %b", "semicolon": b"%b;%b"}
+TOPIC = b"a/b"
 SUBSCRIBE = {"soh": b"S", "pipe": b"S|", "semicolon": b"s"}
 
 
@@ -66,6 +70,35 @@ def settled(broker: Broker, kind: str = "udp") -> None:
     client = Udp(broker.ports[kind])
     assert client.ask(b"P|$settled|")
     client.sock.close()
+
+
+def publish(broker: Broker, message: bytes = b"m", times: int = 1, topic: bytes = TOPIC) -> None:
+    """Each in a turn of its own, over before this returns."""
+    client = Udp(broker.ports["udp"])
+    for _ in range(times):
+        assert client.ask(b"P|" + topic + b"|" + message) == b"Hello Publisher!"
+    client.sock.close()
+    settled(broker)
+
+
+def ended(broker: Broker, address: tuple[str, int], dialect: str) -> bool:
+    """Whether the broker has said so; for brokers that have not much else to warn of."""
+    return broker.err.has("warning: {} {}:{} does not listen any more".format(dialect, *address))
+
+
+def cpu_seconds(process: "subprocess.Popen[bytes]") -> float:
+    """That it has worked so far."""
+    words = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def answers(port: int) -> bool:
+    """Whether a broker on that UDP port does its work."""
+    client = Udp(port)
+    try:
+        return client.ask(b"P|there|m") == b"Hello Publisher!"
+    finally:
+        client.sock.close()
 
 
 @contextmanager

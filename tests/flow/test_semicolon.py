@@ -68,6 +68,8 @@ MATCHES = [
     (b"a/#/c/#/e", [b"a/b/c/d/e"], [b"a/b/c/e", b"a/b/d/d/e"]),
     (b"a/+", [b"a/+"], [b"a/b"]),
     (b"+", [b"+"], [b"a"]),
+    (b"+/#", [b"+/b"], [b"a/b"]),
+    (b"#/+", [b"a/+"], [b"a/b"]),
     (b"$a/#", [b"$a/b"], [b"$a", b"a/b"]),
     (b"$a", [b"$a"], [b"a"]),
     ("größe/#".encode(), ["größe/é".encode()], [b"gr/x"]),

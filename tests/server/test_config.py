@@ -5,7 +5,6 @@ import math
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,6 @@ import pytest
 from smbroker.model.errors import UsageError
 from smbroker.server import config
 from smbroker.server.config import Config, as_table, from_table, load
-
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "smb.example.toml"
 
 
 def loaded(folder: Path, text: str) -> Config:
@@ -177,13 +173,6 @@ def test_every_setting_can_be_read_from_a_file_in_its_own_type(part: Any) -> Non
 def test_settings_cannot_be_changed_afterwards() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Config().udp.lease = 1  # type: ignore[misc]
-
-
-@pytest.mark.skipif(not EXAMPLE.exists(), reason="smb.example.toml is not there yet")
-def test_the_example_is_the_defaults() -> None:
-    table = tomllib.loads(EXAMPLE.read_text(encoding="utf-8"))
-    assert table == as_table(Config()), "it repeats every setting"
-    assert load(EXAMPLE) == Config()
 
 
 def test_an_error_of_a_part_is_told_with_the_whole_name() -> None:
