@@ -101,10 +101,10 @@ class Rate:
 
     def kept(self) -> bool:
         seconds = int(time.monotonic() - self._start) + 2
-        said = [line for line in self._lines[self._before :] if not _prescribed(line)]
+        said = [line for line in self._lines[self._before :] if not prescribed(line)]
         return len(said) <= self.MOST * seconds
 
 
-def _prescribed(line: str) -> bool:
+def prescribed(line: str) -> bool:
     """What the semicolon console has to say of every datagram."""
     return line.startswith(("127.0.0.1:", "Current Subscribers: "))

@@ -505,3 +505,17 @@ def test_subscriptions_beyond_the_limit_are_refused_and_the_connection_lives(tmp
         assert subscriber.takes(b"5"), "what is given up makes room"
         broker.stop()
         assert broker.err.has("too_many_subscriptions 1")
+
+
+def test_ids_beyond_the_limit_are_refused_and_known_ones_are_not(tmp_path: Path) -> None:
+    with Broker(*config(tmp_path, "[typed]\nmax_sessions = 2\n")) as broker:
+        first, second = TypedSubscriber(broker, b"C1", b"t"), TypedSubscriber(broker, b"C2", b"t")
+        third = broker.tcp("typed")
+        third.send(identity(b"C3") + subscription(b"t"))
+        assert third.closed()
+        leave(broker, first, "Client C1 disconnected.")
+        assert TypedSubscriber(broker, b"C1").takes(b"t")
+        assert second.take()[51:53] == b"x\0"
+        broker.stop()
+        assert broker.err.has("too_many_sessions 1")
+        assert not broker.out.has(f"Client 127.0.0.1:{third.address[1]}")

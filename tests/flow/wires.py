@@ -156,7 +156,7 @@ def descriptors(broker: Broker) -> int:
 def wait_descriptors(broker: Broker, most: int) -> None:
     """Until the broker has let go of the connections that ended."""
     try:
-        wait_for(lambda: descriptors(broker) <= most)
+        wait_for(lambda: descriptors(broker) <= most, limit=LIMIT / 2)
     except AssertionError as error:
         raise AssertionError(f"the broker has {descriptors(broker)} descriptors, not {most}") from error
 
