@@ -1,16 +1,18 @@
 """What is kept for those who are away: typed `sf` = 1 and the subscriptions of UDP peers, across restarts and kills."""
 
+import os
 import signal
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from flow.house import Broker, Udp, wait_for
-from flow.lasting import Home, PipePublisher, TypedReader, numbered, send_all
-from flow.peers import Peer, settled, signalled
+from flow.lasting import Home, PipePublisher, Reader, TypedReader, numbered, send_all
+from flow.peers import Peer, counts, frozen, settled, signalled
 from flow.test_pairs import NUMBERS, publish
 from flow.wires import (
     FRAME,
@@ -21,6 +23,7 @@ from flow.wires import (
     subscription,
     unsubscription,
 )
+from smbroker.log.reader import LogReader
 
 KEPT = "SELECT * FROM subscriptions WHERE dialect = 'typed' AND keep = 1"
 NOT_KEPT = "SELECT * FROM subscriptions WHERE dialect = 'typed' AND keep = 0"
@@ -89,12 +92,13 @@ def test_what_comes_at_the_moment_of_leaving_is_not_lost(tmp_path: Path) -> None
     with home.broker() as broker:
         subscribed(home, broker, b"t").leave()
         publisher = broker.udp()
-        for number in range(200):
+        for number in range(60):
             client = broker.tcp("typed")
             client.send(identity(b"C1"))
             broker.out.wait(f"New client C1 connected from 127.0.0.1:{client.address[1]}.")
-            client.sock.close()
-            publisher.send(b"pt;%d" % number)
+            with frozen(broker) if number % 2 else nullcontext():
+                client.sock.close()
+                publisher.send(b"pt;%d" % number)
             settled(broker)
             wait_for(lambda: broker.out.all[-1] == "Client C1 disconnected.", "the end of the connection")
             back = TypedReader(broker, b"C1")
@@ -409,6 +413,25 @@ def test_returning_at_once_after_vanishing_loses_nothing_that_was_not_sent(tmp_p
         first = int(back.contents[0])
         assert first < 2_000, "more than their systems took is gone"
         assert back.wait(len(payloads) - first) == payloads[first:]
+
+
+def test_what_retention_removed_is_stepped_over_and_counted(tmp_path: Path) -> None:
+    home = Home(tmp_path, "[log]\nseal_rows = 1000\nretain_bytes = 1000000\n")
+    with home.broker() as broker:
+        subscribed(home, broker, b"t").leave()
+        payloads = [b"%d %b" % (number, os.urandom(500).hex().encode()) for number in range(6_000)]
+        send_all(broker, b"t", payloads[:3_000])
+        wait_for(home.sealed, "a sealed segment")
+        send_all(broker, b"t", payloads[3_000:])
+        first = wait_for(lambda: LogReader(home.log).first_offset, "retention")
+        back = TypedReader(broker, b"C1")
+        wait_for(lambda: back.contents[-1:] == payloads[-1:], "the last")
+        assert back.contents == payloads[-len(back.got) :]
+        assert 0 < len(back.got) < 6_000, f"the log begins at {first}"
+        history = Reader(broker, b"t")
+        wait_for(lambda: history.got[b"t"][-1:] == payloads[-1:], "the last")
+        assert history.got[b"t"] == payloads[-history.count :]
+        assert counts(broker)["cursor_behind"] >= 1
 
 
 # --- UDP peers ---

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from smbroker.log.questions import LENGTH, Failed, Piece, Request, packet
 from smbroker.log.reader import LogReader
+from smbroker.log.stretches import Stretches
 from smbroker.model.errors import LogError
 from smbroker.model.message import Columns, Dialect, Kind, Origin
 
@@ -38,11 +39,11 @@ def write(stream: BinaryIO, thing: Request | Piece | Failed) -> None:
     stream.flush()
 
 
-def pieces(reader: LogReader, request: Request) -> Iterator[Piece]:
+def pieces(reader: LogReader, stretches: Stretches, request: Request) -> Iterator[Piece]:
     """What is asked for, in pieces; the last one ends where the request ends."""
     origins: Origins = {}
     following = request.start
-    for batch in reader.read(request.start, request.end, request.topics, COLUMNS):
+    for batch in _batches(reader, stretches, request):
         row = 0
         while row < len(batch):
             rows = _rows_of_a_piece(batch, row)
@@ -52,6 +53,14 @@ def pieces(reader: LogReader, request: Request) -> Iterator[Piece]:
             yield Piece(request.reading, following, offsets, columns)
     if following < request.end:
         yield Piece(request.reading, request.end, [], Columns())
+
+
+def _batches(reader: LogReader, stretches: Stretches, request: Request) -> Iterator[pa.RecordBatch]:
+    if request.topics is None:
+        yield from reader.read(request.start, request.end, None, COLUMNS)
+        return
+    for start, end in stretches.holding(request.topics, request.start, request.end):
+        yield from reader.read(start, end, request.topics, COLUMNS)
 
 
 def _rows_of_a_piece(batch: pa.RecordBatch, row: int) -> int:
@@ -77,12 +86,13 @@ class Readings:
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
+        self._stretches = Stretches(reader)
         self._open: dict[int, tuple[Request, Iterator[Piece]]] = {}  # with the request that goes on with it
 
     def answer(self, request: Request) -> Piece | Failed:
         expected, reading = self._open.pop(request.reading, (None, None))
         if reading is None or expected != request:
-            reading = pieces(self._reader, request)
+            reading = pieces(self._reader, self._stretches, request)
         try:
             piece = next(reading, None) or Piece(request.reading, request.end, [], Columns())
         except LogError as error:
@@ -92,6 +102,10 @@ class Readings:
             while len(self._open) > MAX_OPEN:
                 del self._open[next(iter(self._open))]
         return piece
+
+    def prepare(self) -> None:
+        """Before the first question, what the answers will need."""
+        self._stretches.extend(self._reader.next_offset)
 
     def _after(self, error: LogError, cursor: int) -> int:
         """Where reading can go on: after the segment that is damaged, or at the first offset there is."""
@@ -104,6 +118,7 @@ class Readings:
 
 def main() -> None:
     readings = Readings(LogReader(Path(sys.argv[1])))
+    readings.prepare()
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     while len(head := requests.read(LENGTH)) == LENGTH:
         request = pickle.loads(requests.read(int.from_bytes(head, "big")))

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from smbroker.core.delivery import Delivery
 from smbroker.log.log import Log
 from smbroker.log.writer import Entry, Writer
 from smbroker.model.errors import LogError
@@ -27,12 +28,13 @@ Ack: TypeAlias = tuple[Client, bytes]
 BEHIND = 64 << 20  # bytes that wait to be written when reading from publishers pauses
 CAUGHT_UP = 16 << 20  # … and goes on
 LINGER = 0.02  # seconds that messages may gather when nobody waits for their commit
+ROW_BYTES = 100  # what a message takes besides its topic and payload
+FLUSH_ROWS, FLUSH_BYTES = 500, 1 << 20  # delivered before outboxes are flushed
 ENOUGH = 4_000  # messages that need not gather any more
 
 
 class Commits:
-    """`deliver` feeds those who live from the log, `awaited` tells if there are any; `release` and `refuse`
-    answer publishers."""
+    """`feed` is for those who live from the log; `release` and `refuse` answer publishers."""
 
     def __init__(
         self,
@@ -41,8 +43,7 @@ class Commits:
         stats: Stats,
         console: Console,
         *,
-        deliver: Callable[[Columns], None],
-        awaited: Callable[[], bool],
+        feed: Delivery,
         release: Callable[[Sequence[Ack]], None],
         refuse: Callable[[Client, LogError], None],
     ) -> None:
@@ -52,13 +53,13 @@ class Commits:
         self.failed: LogError | None = None
         self._loop = loop
         self._console = console
-        self._deliver = deliver
-        self._awaited = awaited
+        self._feed = feed
         self._release = release
         self._refuse = refuse
         self._submitted: deque[Sequence[Ack] | Callable[[], None]] = deque()  # callbacks wait for those before them
         self._gathered: list[Columns] = []
         self._rows = 0
+        self._delivered_rows = self._delivered_bytes = 0
         self._timer: TimerHandle | None = None
         self._paused: list[Callable[[], None]] = []
         told = loop.call_soon_threadsafe
@@ -80,14 +81,14 @@ class Commits:
     def submit(self, columns: Columns, acks: Sequence[Ack]) -> None:
         if self.failed:
             self.stats.not_logged += len(columns)
-            self._deliver(columns)  # relayed to all the same
+            self._feed.deliver(columns)  # relayed to all the same
             for client, _ in acks:
                 self._refuse(client, self.failed)
             return
         self._submitted.append(acks)
         self._gathered.append(columns)
         self._rows += len(columns)
-        if acks or self._rows >= ENOUGH or self._awaited():
+        if acks or self._rows >= ENOUGH or not self._feed.empty:
             self.hand_over()
         elif self._timer is None:
             self._timer = self._loop.call_later(LINGER, self.hand_over)
@@ -99,7 +100,7 @@ class Commits:
         gathered, self._gathered = self._gathered, []
         self._rows = 0
         for columns in gathered:
-            self._writer.submit(columns)
+            self._writer.submit(columns, size=_size(columns))
 
     def after(self, callback: Callable[[], None]) -> None:
         """Calls back when everything submitted so far is committed or has failed."""
@@ -118,8 +119,8 @@ class Commits:
 
     def _committed(self, entries: list[Entry]) -> None:
         for entry in entries:
-            self.recent.add(entry.offset, entry.columns)
-            self._deliver(entry.columns)
+            self.recent.add(entry.offset, entry.columns, entry.size)
+            self._deliver(entry)
             self._release(self._next_acks())
             self._call_back()
         self._resume()
@@ -127,11 +128,20 @@ class Commits:
     def _refused(self, entries: list[Entry], error: LogError) -> None:
         for entry in entries:
             self.stats.not_logged += len(entry.columns)
-            self._deliver(entry.columns)
+            self._deliver(entry)
             for client, _ in self._next_acks():
                 self._refuse(client, error)
             self._call_back()
         self._resume()
+
+    def _deliver(self, entry: Entry) -> None:
+        """Who does not keep up falls back to its cursor before the rest of a long commit is put into its outbox."""
+        self._feed.deliver(entry.columns)
+        self._delivered_rows += len(entry.columns)
+        self._delivered_bytes += entry.size
+        if self._delivered_rows > FLUSH_ROWS or self._delivered_bytes > FLUSH_BYTES:
+            self._feed.flush()
+            self._delivered_rows = self._delivered_bytes = 0
 
     def _next_acks(self) -> Sequence[Ack]:
         """Entries come back in the order in which they were submitted."""
@@ -157,6 +167,10 @@ class Commits:
             self._console.note("the log takes messages again")
         self.failed = error
         self._console.write()
+
+
+def _size(columns: Columns) -> int:
+    return sum(map(len, columns.payloads)) + sum(map(len, columns.topics)) + ROW_BYTES * len(columns)
 
 
 def _ignore(_handle: object) -> None:

@@ -60,8 +60,8 @@ class Connections:
 
 class Connection(Client, asyncio.Protocol):
     __slots__ = (
-        "_closing", "_decoder", "_dialect", "_follows", "_full", "_head", "_held", "_keep_alive", "_shared", "_timer",
-        "_transport",
+        "_closing", "_decoder", "_dialect", "_ended", "_follows", "_full", "_given", "_head", "_held", "_keep_alive",
+        "_left", "_shared", "_timer", "_transport",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -76,6 +76,9 @@ class Connection(Client, asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._full = False
+        self._given = 0  # bytes handed to the transport
+        self._left = 0
+        self._ended = False  # the transport cannot tell any more what has left
         self._follows = shared.turn.followers
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -98,6 +101,12 @@ class Connection(Client, asyncio.Protocol):
     @property
     def full(self) -> bool:
         return self._full
+
+    def left(self) -> int:
+        broken = self._transport.is_closing() and not self._closing
+        if not self._ended and not broken:
+            self._left = self._given - self._transport.get_write_buffer_size()
+        return self._left
 
     def pause_writing(self) -> None:
         self._full = True
@@ -134,7 +143,12 @@ class Connection(Client, asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def connection_lost(self, _error: Exception | None) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
+        if error is None and not self._ended:
+            self._left = self._given
+        self._ended = True
+        if self._follows and self.session:
+            self._follows.ended(self.session)
         self._closing = True
         if self._timer:
             self._timer.cancel()
@@ -152,13 +166,17 @@ class Connection(Client, asyncio.Protocol):
             return
         data = frames[0] if len(frames) == 1 else b"".join(frames)
         frames.clear()
-        if self._transport.is_closing():
-            return
-        self._transport.write(data)
-        waiting = self._transport.get_write_buffer_size()
-        if not waiting and self._follows and self.session:
+        self.written += len(data)
+        was_full, closing = self._full, self._transport.is_closing()
+        if not closing:
+            self._transport.write(data)
+            self._given = self.written
+        if self._follows and self.session:
             self._follows.flushed(self.session)
-        if waiting > self._shared.config.tcp.outbox_bytes:
+            if closing:
+                self._follows.full(self.session)
+        # Who is fed from the log is fed no more once it is full; this is for the others.
+        if was_full and self._transport.get_write_buffer_size() > self._shared.config.tcp.outbox_bytes:
             self._fail(ProtocolError("outbox_full", "disconnected: it does not read what it subscribed to"), abort=True)
 
     def close(self) -> None:
@@ -167,7 +185,8 @@ class Connection(Client, asyncio.Protocol):
         self._transport.close()
 
     def abort(self) -> None:
-        self._closing = True
+        self.left()
+        self._ended = self._closing = True
         self._transport.abort()
 
     def _fail(self, error: ProtocolError, *, abort: bool = False) -> None:

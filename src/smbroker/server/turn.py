@@ -10,7 +10,7 @@ wait for the log; acknowledgements do. Without a log they leave at once.
 """
 
 import time
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, TimerHandle
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -46,7 +46,8 @@ FRAMERS = {
     Dialect.PADDED: padded.framer,
     Dialect.TYPED: typed.framer,
 }
-MAX_TURN = 4 << 20  # bytes of payload after which a turn settles early: memory stays bounded
+MAX_TURN = 4 << 20  # bytes after which a turn settles early: memory stays bounded
+ROW_BYTES = 1_024  # what a message counts besides its payload: frames are long, even of empty ones
 CONSOLE_RETRY = 0.1  # seconds until a console that would have blocked is tried again
 
 
@@ -68,6 +69,7 @@ class Turn:
         self._scheduled = False
         self._later: list[Callable[[], None]] = []
         self._told_no_log: set[Dialect] = set()
+        self._console_timer: TimerHandle | None = None
         self.drop_semicolon = False  # SIGUSR1: the next semicolon subscribe first drops the others
 
     def use_log(self, log: Log, history: History) -> Followers:
@@ -77,8 +79,7 @@ class Turn:
             log,
             self.stats,
             self.console,
-            deliver=self.committed.deliver,
-            awaited=lambda: not self.committed.empty,
+            feed=self.committed,
             release=self._release,
             refuse=self._not_logged,
         )
@@ -121,7 +122,7 @@ class Turn:
         inbound.payloads.append(payload)
         inbound.kinds.append(kind)
         inbound.origins.append(client.origin)
-        self._bytes += len(payload)
+        self._bytes += len(payload) + ROW_BYTES
         if self._bytes > MAX_TURN:
             self.end()
 
@@ -167,18 +168,20 @@ class Turn:
     def end(self) -> None:
         self._scheduled = False
         self.settle()
-        for delivery in (self.delivery, self.committed):
-            dirty, delivery.dirty = delivery.dirty, []
-            for outbox in dirty:
-                outbox.flush()
+        self.delivery.flush()
+        self.committed.flush()
         if self._later:
             later, self._later = self._later, []
             for callback in later:
                 callback()
             if self.delivery.dirty or self.committed.dirty:
                 self.begin()
-        if self.console.write():
-            self.loop.call_later(CONSOLE_RETRY, self.begin)
+        if self.console.write() and self._console_timer is None:
+            self._console_timer = self.loop.call_later(CONSOLE_RETRY, self._retry_console)
+
+    def _retry_console(self) -> None:
+        self._console_timer = None
+        self.begin()
 
     def _release(self, acks: Sequence[Ack]) -> None:
         for client, ack in acks:
