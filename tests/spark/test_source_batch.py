@@ -117,8 +117,10 @@ def test_many_rows_are_read_by_several_tasks(spark: SparkSession, store: Store) 
         store.publish(50_000)
     store.seal()
     store.publish(60_000)
-    by_task = read(spark, store).groupBy(F.spark_partition_id().alias("task")).agg(
-        F.count("offset"), F.count_distinct("offset"), F.min("offset"), F.max("offset")
+    by_task = (
+        read(spark, store)
+        .groupBy(F.spark_partition_id().alias("task"))
+        .agg(F.count("offset"), F.count_distinct("offset"), F.min("offset"), F.max("offset"))
     )
     cuts = [0, 131_072, 262_144, 312_144, 360_000]  # at row groups, while it is sealed
     assert [tuple(row) for row in by_task.orderBy("task").collect()] == [

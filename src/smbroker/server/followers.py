@@ -16,7 +16,7 @@ with many titles has one question to the history at a time, so that its answers 
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from itertools import count, islice
@@ -79,6 +79,7 @@ class Followers:
         self._later = later  # calls back after the flush of this turn
         self._numbers = count()
         self._of: dict[Session, dict[Topic | None, Follower]] = {}  # by title for padded; one, under None, for typed
+        self._here: dict[Session, None] = {}  # typed ones whose client is here, or was when cursors were last told
         self._due: dict[Follower, None] = {}  # have a step to take
         self._stepping = False
         self._asking: dict[Session, deque[Follower]] = {}  # the first is being answered
@@ -97,6 +98,7 @@ class Followers:
         else:
             follower = mine.setdefault(None, Follower(session, next(self._numbers), self._commits.recent.next))
             follower.starts[topic] = PENDING
+            self._here[session] = None
             # What was published before, but is not committed yet, is not meant.
             self._commits.after(lambda: self._begin(follower, topic))
 
@@ -121,6 +123,7 @@ class Followers:
             if session.outbox is None:
                 self._stop(follower)
             elif follower.mode is Mode.AWAY:
+                self._here[session] = None
                 self._wake(follower)
 
     # --- what the server tells ---
@@ -160,12 +163,17 @@ class Followers:
     def position(self, follower: Follower) -> int:
         return self._commits.recent.next if follower.mode is Mode.LIVE else follower.cursor
 
-    def cursor_of(self, session: Session) -> int | None:
-        """What to remember of a typed session: the offset to go on from."""
-        follower = self._of.get(session, {}).get(None)
-        if follower is None:
-            return None
-        client = session.outbox
+    def cursors(self) -> Iterator[tuple[Session, int]]:
+        """What to remember of typed sessions: the offset to go on from, of those who are or were here meanwhile."""
+        for session in list(self._here):
+            follower = self._of.get(session, {}).get(None)
+            if follower:
+                yield session, self._safe(follower)
+            if follower is None or session.outbox is None:
+                del self._here[session]
+
+    def _safe(self, follower: Follower) -> int:
+        client = follower.session.outbox
         if isinstance(client, Client):
             follower.has_left(client.left())
             if not follower.marks and not client.frames and self.position(follower) - follower.safe > IDLE_ROWS:
@@ -177,10 +185,6 @@ class Followers:
         follower = self._of.get(session, {}).get(None)
         start = follower.starts.get(topic, PENDING) if follower else PENDING
         return None if start == PENDING else start
-
-    def kept(self) -> list[Session]:
-        """The sessions that a restart must find again."""
-        return [session for session, mine in self._of.items() if None in mine]
 
     # --- states ---
 

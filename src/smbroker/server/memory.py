@@ -56,13 +56,11 @@ class Memory:
     # --- cursors ---
 
     def save_cursors(self) -> None:
-        changed = []
-        for session in self._followers.kept():
-            cursor = self._followers.cursor_of(session)
-            if cursor is not None and cursor != self._cursors.get(session):
-                self._cursors[session] = cursor
-                changed.append((_key(session), cursor))
-        self._state.save_cursors(changed)
+        changed = [
+            (session, cursor) for session, cursor in self._followers.cursors() if cursor != self._cursors[session]
+        ]
+        self._cursors.update(changed)
+        self._state.save_cursors((_key(session), cursor) for session, cursor in changed)
 
     # --- the start and the end ---
 
@@ -80,16 +78,17 @@ class Memory:
     def _restore(self, sessions: Sessions, one: SavedSession) -> None:
         session = sessions.typed(one.key[1])
         self._cursors[session] = one.cursor
+        now = self._commits.recent.next  # a log that was begun anew has not come as far as what was saved
         starts: dict[Topic, int] = {}
         for pattern, (keep, start) in one.subscriptions.items():
             topic = exact_topic(pattern)
             if keep and topic is not None:
                 sessions.restore_kept(session, pattern)
-                starts[topic] = start
+                starts[topic] = min(start, now)
             else:
                 sessions.subscribe(session, pattern)
         if starts:
-            self._followers.restore(session, min(one.cursor or 0, self._commits.recent.next), starts)
+            self._followers.restore(session, min(one.cursor or 0, now), starts)
 
     def close(self) -> None:
         self.save_cursors()

@@ -14,10 +14,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from smbroker.log.rows import LONGEST_NUMBER, NUMBER
 
 _NUMBER = rf"\A{NUMBER.pattern.decode()}\z"
-# Most text is no JSON, and a parser that fails costs some 10 µs: look at the beginning first. Of what begins so, the
-# parser decides, but for lone numbers and words, of which it also takes some that are not JSON (`NaN`, `1 2`).
+# Most text is no JSON, and a parser that fails costs some 10 µs: look at both ends first. That also keeps out what
+# Spark's parser takes without being JSON: lone `NaN`, `1 2`, `{"a": 1} and more`.
 _SCALAR = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null"
-_MAY_BE_JSON = rf"\A[ \t\r\n]*(?:[\[{{\"]|(?:{_SCALAR})[ \t\r\n]*\z)"
+_MAY_BE_JSON = rf"(?s)\A[ \t\r\n]*(?:\{{.*\}}|\[.*\]|\".*\"|{_SCALAR})[ \t\r\n]*\z"
 
 
 def decoded(messages: DataFrame) -> DataFrame:
