@@ -3,7 +3,7 @@ and collect what they get.
 
     home = Home(tmp_path, "[log]\nseal_rows = 100\n")
     with home.broker() as broker:                      # the same ports each time
-        send_all(broker, b"t", range(100))             # pipe, acknowledged
+        send_all(broker, b"t", numbered(range(100)))   # acknowledged
     with home.broker() as broker:
         assert Reader(broker, b"t").wait(100)[b"t"] == numbered(range(100))
 """
@@ -26,6 +26,7 @@ from smbroker.log.reader import LogReader
 LONG = bool(os.environ.get("SMB_LONG"))
 KINDS = ("udp", "padded", "typed")
 IDLE = 0.5  # seconds without using any time that count as idle
+BULK = 200  # messages in one write
 WINDOW = 64  # publishes on their way: what a socket's buffer holds in any case
 ACK = b"Hello Publisher!"
 
@@ -181,19 +182,18 @@ class SemicolonPublisher(PipePublisher):
         self.acked = self.sent
 
 
-def send_all(broker: Broker, topic: bytes, payloads: Sequence[bytes], dialect: str = "pipe") -> None:
-    kind = {"pipe": PipePublisher, "semicolon": SemicolonPublisher}[dialect]
-    with kind(broker.ports["udp"]) as publisher:
-        for payload in payloads:
-            publisher.publish(topic, payload)
-
-
-def send_large(broker: Broker, title: bytes, payloads: Sequence[bytes]) -> None:
-    """By padded, whose messages may be of any size."""
+def send_all(broker: Broker, title: bytes, payloads: Sequence[bytes]) -> None:
+    """By padded: acknowledged, of any size, and many in one write."""
     with closing(Tcp(broker.ports["padded"]).sock) as sock:
-        for payload in payloads:
-            sock.sendall(publication(title, payload))
-            assert sock.recv(64, socket.MSG_WAITALL) == PUBACK
+        for start in range(0, len(payloads), BULK):
+            some = payloads[start : start + BULK]
+            sock.sendall(b"".join(publication(title, payload) for payload in some))
+            acknowledged = b""
+            while len(acknowledged) < 64 * len(some):
+                piece = sock.recv(64 * len(some))
+                assert piece, "closed"
+                acknowledged += piece
+            assert acknowledged == PUBACK * len(some)
 
 
 # --- subscribers ---

@@ -20,7 +20,7 @@ from smbroker.log.reader import LogReader
 from smbroker.log.verify import verify
 
 ROUNDS = 50 if LONG else 5
-MOST = 0.8  # seconds of load before a kill
+MOST = 1.0 if LONG else 0.5  # seconds of load before a kill
 AHEAD = 32  # publishes that wait for their acknowledgement
 
 

@@ -27,8 +27,6 @@ from flow.wires import (
     subscription,
 )
 
-HEAD_FIRST = pytest.mark.xfail(strict=True, reason="server/tcp.py: MAX_HEAD is checked before the dialect is found")
-
 WORDS = (b"Publish", b"Subscribe", b"PubAck", b"SubAck", b"Message", b"Ping", b"Pong", b"Disconnect")
 
 
@@ -89,7 +87,6 @@ def test_the_first_bytes_may_come_one_by_one(broker: Broker) -> None:
     broker.out.wait("New client pub connected")
 
 
-@HEAD_FIRST
 @pytest.mark.parametrize("size", [4_000, 5_000, 100_000, 1_000_000])
 def test_much_may_come_with_the_first_bytes(broker: Broker, size: int) -> None:
     client = broker.tcp("tcp")
@@ -97,7 +94,6 @@ def test_much_may_come_with_the_first_bytes(broker: Broker, size: int) -> None:
     assert client.receive(64) == PUBACK
 
 
-@HEAD_FIRST
 def test_many_commands_may_come_with_the_first_bytes(broker: Broker) -> None:
     client = broker.tcp("tcp")
     client.send(identity(b"many") + b"".join(subscription(b"many/%d" % number) for number in range(1_000)))

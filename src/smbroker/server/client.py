@@ -9,11 +9,12 @@ from smbroker.model.message import Origin
 
 
 class Client(Outbox):
-    __slots__ = ("origin", "session", "written")
+    __slots__ = ("origin", "owed", "session", "written")
 
     def __init__(self, origin: Origin) -> None:
         super().__init__()
         self.origin = origin
+        self.owed = 0  # acknowledgements that wait for the log
         self.written = 0  # bytes, by a connection, so far
         self.session: Session | None = None  # made with the first subscription, or by the client's id
 
@@ -35,4 +36,7 @@ class Client(Outbox):
         return b""
 
     def close(self) -> None:
-        """Ends a connection once what waits for it is written. A peer has none."""
+        """Ends a connection once what waits for it is written and nothing is owed to it. A peer has none."""
+
+    def paid(self) -> None:
+        """Nothing is owed any more."""

@@ -84,17 +84,20 @@ class Connection(Client, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=FULL, low=0)
-        sock = transport.get_extra_info("socket")
-        for level, option, value in KEEP_ALIVE:
-            sock.setsockopt(level, option, value)
-        host, port = transport.get_extra_info("peername")[:2]
+        host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
         super().__init__(Origin(self._dialect or Dialect.TYPED, host, port))
+        if not host:  # reset before it was accepted
+            self.abort()
+            return
         shared = self._shared
         if len(shared.open) >= shared.config.tcp.max_connections:
             most = shared.config.tcp.max_connections
             self._fail(ProtocolError("too_many_connections", f"there are {most} connections already"))
             return
         shared.open.add(self)
+        sock = transport.get_extra_info("socket")
+        for level, option, value in KEEP_ALIVE:
+            sock.setsockopt(level, option, value)
         if self._dialect is not None:
             self._speak(self._dialect)
 
@@ -176,13 +179,23 @@ class Connection(Client, asyncio.Protocol):
             if closing:
                 self._follows.full(self.session)
         # Who is fed from the log is fed no more once it is full; this is for the others.
-        if was_full and self._transport.get_write_buffer_size() > self._shared.config.tcp.outbox_bytes:
+        if was_full and not closing and self._transport.get_write_buffer_size() > self._shared.config.tcp.outbox_bytes:
             self._fail(ProtocolError("outbox_full", "disconnected: it does not read what it subscribed to"), abort=True)
 
     def close(self) -> None:
         self._closing = True
-        self.flush()
-        self._transport.close()
+        if not self.owed:
+            self.flush()
+            self._transport.close()
+
+    def paid(self) -> None:
+        if self._closing:
+            self.close()
+
+    def eof_received(self) -> bool:
+        """The client has said all; it stays until it has what is owed to it."""
+        self._closing = True
+        return self.owed > 0
 
     def abort(self) -> None:
         self.left()
@@ -200,11 +213,11 @@ class Connection(Client, asyncio.Protocol):
     def _detect(self, data: bytes) -> bytes:
         """Holds the first bytes until they show the dialect; then returns them all."""
         self._head += data
-        if len(self._head) > MAX_HEAD:
-            raise ProtocolError("unknown_dialect", "neither padded nor typed")
         dialect = stream_dialect(self._head)
         if dialect is not None:
             self._speak(dialect)
+        elif len(self._head) > MAX_HEAD:
+            raise ProtocolError("unknown_dialect", "neither padded nor typed")
         return self._head
 
     def _speak(self, dialect: Dialect) -> None:

@@ -117,6 +117,7 @@ class Turn:
         if ack:
             self._check_log(client)
             self._acks.append((client, ack))
+            client.owed += 1
         inbound = self.inbound
         inbound.topics.append(topic)
         inbound.payloads.append(payload)
@@ -186,6 +187,9 @@ class Turn:
     def _release(self, acks: Sequence[Ack]) -> None:
         for client, ack in acks:
             self.delivery.put(client, ack)
+            client.owed -= 1
+            if not client.owed:
+                client.paid()
         self.begin()
 
     def _check_log(self, client: Client) -> None:
@@ -197,11 +201,14 @@ class Turn:
 
     def _not_logged(self, client: Client, error: LogError) -> None:
         """The message was relayed, but the disk then refused it: its publisher must not think it safe."""
+        client.owed -= 1
         reply = client.refusal(error.text)
         if reply:
             self.delivery.put(client, reply)
         else:
             client.close()
+        if not client.owed:
+            client.paid()
         self.begin()
 
     def _subscribe(self, client: Client, command: Subscribe) -> None:
@@ -256,7 +263,10 @@ class Turn:
             self.console.note(f"Current Subscribers: {count}/{self._config.semicolon.max_subscribers}")
 
     def _identify(self, client: Client, command: Identify) -> None:
-        session = self.sessions.typed(command.client)
+        try:
+            session = self.sessions.typed(command.client)
+        except Refused as error:  # nothing can follow on a connection without an id
+            raise ProtocolError(error.code, error.text) from error
         name = printable(command.client.encode())
         if session.outbox is not None:
             self.console.say(f"Client {name} already connected.")
