@@ -223,7 +223,7 @@ def test_a_port_that_is_taken_is_named_with_the_way_out(tmp_path: Path, running:
     assert result.returncode == 1
     text = result.stderr.decode()
     assert f"port {ports['udp']} (udp on 127.0.0.1) and port {ports['typed']} (typed on 127.0.0.1)" in text
-    assert "demo --listen udp://127.0.0.1:0 --listen typed://127.0.0.1:0 --listen padded://127.0.0.1:0" in text
+    assert "--listen udp://127.0.0.1:0 --listen typed://127.0.0.1:0 --listen padded://127.0.0.1:0" in text
     assert text.count("\n") == 1
 
 
