@@ -6,6 +6,7 @@ one program. A reading that is followed up where it stopped goes on; others begi
 is lost when this process is ended and started again.
 """
 
+import os
 import pickle
 import sys
 from bisect import bisect_left
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
+from select import select
 from typing import BinaryIO, TypeAlias
 
 import pyarrow as pa
@@ -103,9 +105,9 @@ class Readings:
                 del self._open[next(iter(self._open))]
         return piece
 
-    def prepare(self) -> None:
-        """Before the first question, what the answers will need."""
-        self._stretches.extend(self._reader.next_offset)
+    def prepare(self) -> bool:
+        """One step towards knowing what answers will need; whether there is more to do."""
+        return self._stretches.extend(self._reader.next_offset)
 
     def _after(self, error: LogError, cursor: int) -> int:
         """Where reading can go on: after the segment that is damaged, or at the first offset there is."""
@@ -118,11 +120,22 @@ class Readings:
 
 def main() -> None:
     readings = Readings(LogReader(Path(sys.argv[1])))
-    readings.prepare()
-    requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    while len(head := requests.read(LENGTH)) == LENGTH:
-        request = pickle.loads(requests.read(int.from_bytes(head, "big")))
-        write(answers, readings.answer(request))
+    requests, answers = sys.stdin.fileno(), sys.stdout.buffer
+    while True:
+        while not select([requests], [], [], 0)[0] and readings.prepare():
+            pass
+        head = _read(requests, LENGTH)
+        if len(head) < LENGTH:
+            return
+        write(answers, readings.answer(pickle.loads(_read(requests, int.from_bytes(head, "big")))))
+
+
+def _read(descriptor: int, size: int) -> bytes:
+    """So many bytes, or fewer at the end of the input."""
+    data = b""
+    while len(data) < size and (piece := os.read(descriptor, size - len(data))):
+        data += piece
+    return data
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from smbroker.log.reader import LogReader
 from smbroker.model.errors import LogError
 from smbroker.model.topic import Topic
 
+STEP = 16_384  # messages learnt at a time: some 30 ms, so that no question waits for long
 BITS = 10  # a stretch is 1,024 offsets
 MAX_TOPICS = 100_000  # topics are attackers' text; further ones are looked for wherever there are such
 
@@ -29,7 +30,7 @@ class Stretches:
 
     def holding(self, topics: AbstractSet[Topic], start: int, end: int) -> Iterator[tuple[int, int]]:
         """[start, end) without the stretches that are known to hold none of the topics."""
-        self.extend(end)
+        self.extend(end)  # by a little: what is not known yet is looked through
         begin, known = max(start, self._begin), min(end, self._end)
         if start < min(begin, end):
             yield start, min(begin, end)
@@ -41,17 +42,19 @@ class Stretches:
         if max(begin, known) < end:
             yield max(begin, known), end
 
-    def extend(self, end: int) -> None:
+    def extend(self, end: int) -> bool:
+        """One step towards `end`; whether there is more to learn."""
         view = self._reader.view()
         self._drop_before(next((part.base for part in view.segments if not part.sealed), view.next))
-        limit = min(end, view.next)
+        limit = min(end, view.next, self._end + STEP)
         try:
             for batch in self._reader.read(self._end, limit, None, ("offset", "topic")):
                 self._add(batch)
                 self._end = batch.column("offset")[-1].as_py() + 1
             self._end = max(self._end, limit)
         except LogError:  # who reads there is told
-            pass
+            return False
+        return self._end < min(end, view.next)
 
     def _drop_before(self, offset: int) -> None:
         if offset <= self._begin:

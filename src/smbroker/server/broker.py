@@ -68,6 +68,9 @@ class Broker:
 
     async def start(self, bound: list[Bound]) -> None:
         self._loop.set_exception_handler(self._report_bug)
+        if self.store:
+            self.store.start()  # first: the process that reads history takes a moment to be there
+            await asyncio.sleep(0)
         for number in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(number, self.stopped.set)
         self._loop.add_signal_handler(signal.SIGUSR1, self._drop_semicolon_next)
@@ -80,8 +83,6 @@ class Broker:
             self.console.say("ready")
         self.console.write()
         self._watch_input()
-        if self.store:
-            self.store.start()
 
     async def stop(self) -> None:
         """Stops listening, finishes writes, lets clients take what is theirs."""

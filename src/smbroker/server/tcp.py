@@ -106,9 +106,10 @@ class Connection(Client, asyncio.Protocol):
         return self._full
 
     def left(self) -> int:
-        broken = self._transport.is_closing() and not self._closing
-        if not self._ended and not broken:
-            self._left = self._given - self._transport.get_write_buffer_size()
+        waiting = self._transport.get_write_buffer_size()
+        # A transport that closes with nothing waiting has sent all or has failed: its end will tell which.
+        if not self._ended and (waiting or not self._transport.is_closing()):
+            self._left = self._given - waiting
         return self._left
 
     def pause_writing(self) -> None:
