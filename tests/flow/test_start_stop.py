@@ -142,7 +142,7 @@ def test_without_listen_it_listens_on_the_default_ports_of_loopback_only() -> No
     need_free(1379, 12345)
     with started("--no-log", "-p", "0") as broker:
         broker.out.wait("ready")
-        port = broker.udp_port()
+        port = int(broker.out.wait("listening udp").split()[-1])
         for line in (f"udp 127.0.0.1 {port}", "padded 127.0.0.1 1379", "typed 127.0.0.1 12345"):
             assert f"listening {line}" in broker.out.all
         assert answers(port)
