@@ -14,8 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from smbroker.log.rows import LONGEST_NUMBER, NUMBER
 
 _NUMBER = rf"\A{NUMBER.pattern.decode()}\z"
-# Most text is no JSON, and a parser that fails costs some 10 µs: look at both ends first. That also keeps out what
-# Spark's parser takes without being JSON: lone `NaN`, `1 2`, `{"a": 1} and more`.
+# Most text is no JSON, and a parser that fails is slow: look at both ends first. That also keeps out text that goes on
+# after a whole value, `{"a": 1} and more`, of which Spark's parser takes the beginning.
 _SCALAR = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null"
 _MAY_BE_JSON = rf"(?s)\A[ \t\r\n]*(?:\{{.*\}}|\[.*\]|\".*\"|{_SCALAR})[ \t\r\n]*\z"
 
