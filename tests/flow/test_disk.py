@@ -162,7 +162,7 @@ def test_a_log_that_fills_its_disk_keeps_what_it_acknowledged(tmp_path: Path, di
             number += 1
 
     with killed(home.broker()) as broker:
-        threads = [threading.Thread(target=publish, args=(broker, f"a{n}", 200), daemon=True) for n in range(3)]
+        threads = [threading.Thread(target=publish, args=(broker, f"a{n}", 60), daemon=True) for n in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:

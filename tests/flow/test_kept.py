@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flow.house import Broker, Udp, wait_for
-from flow.lasting import Home, PipePublisher, Reader, TypedReader, numbered, send_all
+from flow.lasting import Home, PipePublisher, Reader, TypedReader, numbered, send_all, wait_idle
 from flow.peers import Peer, counts, frozen, settled, signalled
 from flow.test_pairs import NUMBERS, publish
 from flow.wires import (
@@ -310,6 +310,24 @@ def test_a_client_that_is_connected_when_the_broker_ends_misses_nothing(tmp_path
         assert how == "kill" or numbers[0] == reached, f"{numbers[0]} to {reached} came twice"
         reached = numbers[-1] + 1
     assert reached == sent + 1
+
+
+def test_a_client_that_does_not_read_while_the_broker_stops_gets_the_rest_afterwards(tmp_path: Path) -> None:
+    """The broker waits for it for a while; then the last frame may be cut off, and comes again."""
+    home = Home(tmp_path)
+    payloads = numbered(range(10_000))
+    with home.broker() as broker:
+        subscribed(home, broker, b"t").leave()
+        send_all(broker, b"t", payloads)
+        client = TypedReader(broker, b"C1", reading=False)
+        wait_idle(broker.process.pid)
+        ended(broker, "stop")
+        client.go_on()
+        wait_for(lambda: client.error, "the end of the connection")
+        assert 0 < len(client.got) < len(payloads)
+    with home.broker() as broker:
+        back = TypedReader(broker, b"C1")
+        assert client.contents + back.wait(len(payloads) - len(client.got)) == payloads
 
 
 def test_restarts_in_quick_succession_keep_the_cursor(tmp_path: Path) -> None:

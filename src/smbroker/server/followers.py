@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
-from itertools import count, islice
+from itertools import accumulate, count, islice
 
 from smbroker.core.delivery import Delivery
 from smbroker.core.sessions import Session
@@ -274,11 +274,16 @@ class Followers:
             if offset >= cursor and offset >= starts.get(topic, PENDING)
         ]
         client = follower.session.outbox
-        frames = self._delivery.framed(columns.rows(rows), follower.session.dialect) if rows and client else []
+        if not rows or not isinstance(client, Client):
+            return 0
+        before = client.written + sum(map(len, client.frames))
+        frames = self._delivery.framed(columns.rows(rows), follower.session.dialect)
         for frame in frames:
-            assert client
             self._delivery.put(client, frame)
-        return sum(map(len, frames))
+        ends = list(accumulate(map(len, frames), initial=before))
+        if follower.session.lasting and len(frames) == len(rows):
+            follower.marks.extend((end, offsets[row] + 1) for end, row in zip(ends[1:], rows, strict=True))
+        return ends[-1] - before
 
     # --- history ---
 
