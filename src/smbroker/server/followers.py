@@ -14,7 +14,6 @@ its client does not keep up it falls back to its cursor. No message is queued fo
 
 from collections.abc import Callable
 from enum import Enum
-from itertools import count
 
 from smbroker.core.delivery import Delivery
 from smbroker.core.sessions import Session
@@ -63,7 +62,6 @@ class Followers:
         self._history = history
         self._console = console
         self._later = later  # calls back after the flush of this turn
-        self._numbers = count()
         self._of: dict[Session, dict[Topic | None, Follower]] = {}  # by title for padded; one, under None, for typed
         self.moved: Callable[[Session, Topic, int], None] = lambda _session, _topic, _start: None
 
@@ -74,11 +72,12 @@ class Followers:
         assert topic is not None, "only dialects without wildcards are fed from the log"
         mine = self._of.setdefault(session, {})
         if session.dialect is Dialect.PADDED:
-            follower = mine[topic] = Follower(session, next(self._numbers), self._commits.first_offset)
+            follower = mine[topic] = Follower(session, self._history.new_reading(), self._commits.first_offset)
             follower.starts[topic] = 0
             self._later(lambda: self._advance(follower))
         else:
-            follower = mine.setdefault(None, Follower(session, next(self._numbers), self._commits.recent.next))
+            new = Follower(session, self._history.new_reading(), self._commits.recent.next)
+            follower = mine.setdefault(None, new)
             follower.starts[topic] = PENDING
             # What was published before, but is not committed yet, is not meant.
             self._commits.after(lambda: self._begin(follower, topic))
@@ -111,7 +110,7 @@ class Followers:
 
     def restore(self, session: Session, cursor: int, starts: dict[Topic, int]) -> None:
         """A session from before the broker's restart; its client is away."""
-        follower = Follower(session, next(self._numbers), cursor)
+        follower = Follower(session, self._history.new_reading(), cursor)
         follower.starts = starts
         self._of[session] = {None: follower}
 

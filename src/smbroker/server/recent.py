@@ -35,4 +35,9 @@ class Recent:
 
     def since(self, cursor: int) -> Iterator[tuple[int, Columns]]:
         """The turns that hold offsets from `cursor` on."""
-        return ((base, columns) for base, columns, _ in self._turns if base + len(columns) > cursor)
+        found = []
+        for base, columns, _ in reversed(self._turns):  # who asks is near the end, as a rule
+            if base + len(columns) <= cursor:
+                break
+            found.append((base, columns))
+        return reversed(found)

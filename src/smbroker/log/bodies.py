@@ -1,0 +1,58 @@
+"""Arrow bodies of requests: a stream of record batches with the columns `topic` and `payload`.
+
+Strangers' bytes: everything is checked before it is used, and what they unpack to is bounded.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from smbroker.model.errors import Refused
+
+SLICE = 2_000  # rows that are turned into objects in one go
+
+
+class Rows(NamedTuple):
+    topics: list[bytes]
+    payloads: list[bytes]
+    retain: list[bool]  # empty: no message has the flag
+
+
+def rows_of(body: bytes, most: int) -> Iterator[Rows]:
+    """Raises Refused: `bad_body`, or `body_too_long` if the messages have more than `most` bytes in all."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+            kinds = reader.schema
+            if not {"topic", "payload"} <= set(kinds.names):
+                raise Refused("bad_body", f"the columns topic and payload are needed; there are {kinds.names}")
+            size = 0
+            for batch in reader:
+                batch.validate(full=True)  # a hostile offset would reach outside the buffers
+                size += batch.nbytes
+                if size > most:
+                    raise Refused("body_too_long", f"the messages have more than {most} bytes (web.max_body)")
+                yield from _slices(batch)
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise Refused("bad_body", f"not an Arrow stream of topics and payloads: {error}") from error
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[Rows]:
+    topics, payloads = _bytes(batch, "topic"), _bytes(batch, "payload")
+    retain = batch.column("retain").cast(pa.bool_()) if "retain" in batch.schema.names else None
+    for start in range(0, len(batch), SLICE):
+        yield Rows(
+            topics.slice(start, SLICE).to_pylist(),
+            payloads.slice(start, SLICE).to_pylist(),
+            [] if retain is None else pc.fill_null(retain.slice(start, SLICE), False).to_pylist(),
+        )
+
+
+def _bytes(batch: pa.RecordBatch, name: str) -> pa.Array:
+    column = batch.column(name)
+    if column.null_count:
+        raise Refused("bad_body", f"the column {name} has nulls")
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column.cast(pa.large_binary())
