@@ -16,7 +16,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """What would have been run; listeners are judged as they would be."""
     made: list[Config] = []
 
-    def run(config: Config) -> None:
+    def run(config: Config, _services: object) -> None:
         for text in config.listen:
             listeners.endpoint(text)
         made.append(config)

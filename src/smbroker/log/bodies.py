@@ -1,9 +1,15 @@
 """Arrow bodies of requests: a stream of record batches with the columns `topic` and `payload`.
 
-Strangers' bytes: everything is checked before it is used, and what they unpack to is bounded.
+Strangers' bytes, and bytes that no CRC vouches for can crash Arrow's decoder: so the broker has them decoded by a
+process of its own, `python -m smbroker.log.bodies`, which may die and whose memory is bounded. In: most bytes (8),
+length (8), body. Out: packets of a length (4) and a pickle: rows, then None, or the reason why not.
 """
 
+import pickle
+import resource
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -12,6 +18,8 @@ import pyarrow.compute as pc
 from smbroker.model.errors import Refused
 
 SLICE = 2_000  # rows that are turned into objects in one go
+NUMBER = 8  # bytes of a length that comes in
+MEMORY = 2 << 30  # bytes that decoding may take: a small body can unpack to much
 
 
 class Rows(NamedTuple):
@@ -34,7 +42,7 @@ def rows_of(body: bytes, most: int) -> Iterator[Rows]:
                 if size > most:
                     raise Refused("body_too_long", f"the messages have more than {most} bytes (web.max_body)")
                 yield from _slices(batch)
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
         raise Refused("bad_body", f"not an Arrow stream of topics and payloads: {error}") from error
 
 
@@ -49,6 +57,27 @@ def _slices(batch: pa.RecordBatch) -> Iterator[Rows]:
         )
 
 
+def packet(thing: "Rows | tuple[str, str] | None") -> bytes:
+    data = pickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL)
+    return len(data).to_bytes(4, "big") + data
+
+
+def main() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    while len(head := requests.read(2 * NUMBER)) == 2 * NUMBER:
+        most, length = (int.from_bytes(head[at : at + NUMBER], "big") for at in (0, NUMBER))
+        try:
+            for rows in rows_of(requests.read(length), most):
+                answers.write(packet(rows))
+            answers.write(packet(None))
+        except Refused as error:
+            answers.write(packet((error.code, error.text)))
+        answers.flush()
+
+
 def _bytes(batch: pa.RecordBatch, name: str) -> pa.Array:
     column = batch.column(name)
     if column.null_count:
@@ -56,3 +85,7 @@ def _bytes(batch: pa.RecordBatch, name: str) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column.cast(pa.large_binary())
+
+
+if __name__ == "__main__":
+    main()

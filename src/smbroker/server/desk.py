@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from smbroker.log import bodies
 from smbroker.log.questions import Answer, Backwards, Count, Failed, Form, Found, Moment, Place, Question, Roll, Search
 from smbroker.log.rows import as_text
 from smbroker.model.errors import LogError
 from smbroker.model.filter import Filter
 from smbroker.model.message import Columns, Dialect
+from smbroker.server.bodies import ArrowBodies
 from smbroker.server.config import Config
 from smbroker.server.recent import Recent
 from smbroker.server.store import Store
@@ -49,6 +49,7 @@ class Desk:
         self._streams = 0
         self._started = time.time()
         self._census: asyncio.Task[None] | None = None
+        self._bodies = ArrowBodies()
         if store:
             store.commits.on_commit = self._tell
 
@@ -62,6 +63,7 @@ class Desk:
         self._closing = True
         if self._census:
             self._census.cancel()
+        self._bodies.stop()
         self._tell()
 
     def warn(self, code: str, text: str) -> None:
@@ -92,9 +94,9 @@ class Desk:
             raise LogError("log_unavailable", f"relayed, but not kept: {outcome.text}") from outcome
         return outcome
 
-    def arrow_rows(self, body: bytes, most: int) -> Iterator[tuple[list[bytes], list[bytes], list[bool]]]:
+    def arrow_rows(self, body: bytes, most: int) -> AsyncIterator[tuple[list[bytes], list[bytes], list[bool]]]:
         """Topics, payloads and retain flags (or none) of an Arrow stream, some at a time. Raises Refused."""
-        return bodies.rows_of(body, most)
+        return self._bodies.rows(body, most)
 
     # --- reading ---
 

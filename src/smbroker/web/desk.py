@@ -1,6 +1,6 @@
 """What the web needs of the broker; the server's desk has it. Errors are the model's."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,7 +34,7 @@ class Desk(Protocol):
     async def publish(self, columns: Columns) -> int | None:
         """The first offset, once all is on disk; None without a log. Raises LogError."""
 
-    def arrow_rows(self, body: bytes, most: int) -> Iterator[tuple[list[bytes], list[bytes], list[bool]]]:
+    def arrow_rows(self, body: bytes, most: int) -> AsyncIterator[tuple[list[bytes], list[bytes], list[bool]]]:
         """Topics, payloads and retain flags (or none) of an Arrow stream, some at a time. Raises Refused."""
 
     def messages(

@@ -62,7 +62,7 @@ class Publishing:
             raise Refused("bad_type", f"the content type must be {LINES} or {ARROW}")
         most = self._settings.max_body
         async with self._bodies.read(request, most, most) as body:
-            columns = await self._gathered(_lines(body) if kind == LINES else self._arrow(body))
+            columns = await self._gathered(_lines(body) if kind == LINES else self._desk.arrow_rows(body, most))
             if not columns.topics:
                 return JSONResponse({"first_offset": None, "count": 0})
             return JSONResponse({"first_offset": await self._desk.publish(columns), "count": len(columns)})
@@ -86,11 +86,6 @@ class Publishing:
         columns.kinds = [Kind.BYTES] * len(columns)
         columns.origins = [ORIGIN] * len(columns)
         return columns
-
-    async def _arrow(self, body: bytes) -> AsyncIterator[tuple[list[bytes], list[bytes], list[bool]]]:
-        for part in self._desk.arrow_rows(body, self._settings.max_body):
-            yield part
-            await asyncio.sleep(0)
 
 
 async def _lines(body: bytes) -> AsyncIterator[tuple[list[bytes], list[bytes], list[bool]]]:
