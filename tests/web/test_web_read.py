@@ -1,6 +1,5 @@
 """Reading over HTTP: history, streams, topics, figures, health."""
 
-import os
 import resource
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from flow.house import Broker, wait_for
+from flow.wires import TypedSubscriber, datagram, delivery, frame, padded_publish, padded_subscriber
 from web.calls import KINDS, Events, Said, answer_to, call, get, post, post_lines, raw
 
 
@@ -223,30 +223,44 @@ def test_streams_are_bounded(tmp_path: Path) -> None:
             stream.close()
 
 
-def test_messages_of_all_dialects_reach_a_stream_and_those_of_http_reach_all_dialects() -> None:
+def test_a_message_of_http_reaches_subscribers_of_all_dialects() -> None:
     with Broker(kinds=KINDS) as broker:
         events = Events(broker)
-        semicolon, padded, typed = broker.udp(), broker.tcp("padded"), broker.tcp("typed")
+        semicolon, padded, typed = (
+            broker.udp(),
+            padded_subscriber(broker, b"a/b"),
+            TypedSubscriber(broker, b"d", b"a/b"),
+        )
         semicolon.send(b"sa/b")
         wait_for(lambda: broker.err.has("Current Subscribers: 1"))
-        padded.send(b"Subscribe".ljust(64) + b"a/b".ljust(64))
-        typed.send(b"desk".ljust(11, b"\0"))
-        broker.out.wait("New client desk")
-        typed.send(b"s" + b"a/b".ljust(51, b"\0") + b"0")
-        broker.udp().send(b"pa/b;from semicolon")
-        assert events.next().data["text"] == "from semicolon"
-        assert semicolon.receive() == b"pa/b;from semicolon"
-        post(broker, "a/b", b"from http")
-        event = events.next()
+        typed.settle()
+        offset = post(broker, "a/b", b"from http").json["offset"]
+        assert semicolon.receive() == b"a/b;from http"
+        expected = delivery(b"a/b", b"from http")
+        assert padded.receive(len(expected)) == expected
+        assert typed.take() == frame(b"a/b", b"from http", ("0.0.0.0", 0))
+        while (event := events.next()).id != offset:  # marks
+            pass
         assert (event.data["dialect"], event.data["text"]) == ("http", "from http")
-        assert semicolon.receive() == b"pa/b;from http"
-        wait_for(lambda: b"from http" in padded.sock.recv(65_536))
-        frames = b""
-        while b"from http" not in frames or len(frames) % 2:
-            frames += typed.sock.recv(65_536)
-            if b"0.0.0.0" in frames:
-                break
-        assert b"0.0.0.0" in frames
+        events.close()
+
+
+def test_a_stream_gets_messages_of_all_dialects() -> None:
+    with Broker(kinds=KINDS) as broker:
+        events = Events(broker, "?filter=a/b")
+        broker.udp().send(b"pa/b;semicolon")
+        assert events.next().data["text"] == "semicolon"
+        broker.udp().send(b"P|a/b|pipe")
+        assert events.next().data["text"] == "pipe"
+        broker.udp().send(b"\x01a/b\x02soh")
+        assert events.next().data["text"] == "soh"
+        padded_publish(broker.tcp("padded"), b"a/b", b"padded")
+        assert events.next().data["text"] == "padded"
+        publisher = broker.udp("typed")
+        publisher.send(datagram(b"a/b", b"\x01" + (42).to_bytes(4, "big"), kind=0))
+        event = events.next()
+        assert (event.data["kind"], event.data["text"], event.data["value"]) == ("int", "-42", -42.0)
+        assert event.data["source"] == ":".join(map(str, publisher.address))
         events.close()
 
 
@@ -332,7 +346,7 @@ def test_the_log_that_cannot_take_it_is_503(tmp_path: Path) -> None:
     """The disk is full for a process that may write no more bytes."""
     with Broker(kinds=KINDS, data=tmp_path) as broker:
         assert post(broker, "a", b"x").status == 200
-        size = sum(os.path.getsize(file) for file in (tmp_path / "log").iterdir())
+        size = sum(file.stat().st_size for file in (tmp_path / "log").iterdir())
         resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (size + 10, resource.RLIM_INFINITY))
         said = wait_for(lambda: (one := post(broker, "a", b"y" * 10_000)).status != 200 and one)
         assert (said.status, said.code) == (503, "log_unavailable")

@@ -10,7 +10,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,10 +22,8 @@ NUMBER = 8  # bytes of a length that comes in
 MEMORY = 2 << 30  # bytes that decoding may take: a small body can unpack to much
 
 
-class Rows(NamedTuple):
-    topics: list[bytes]
-    payloads: list[bytes]
-    retain: list[bool]  # empty: no message has the flag
+Rows: TypeAlias = tuple[list[bytes], list[bytes], list[bool]]
+"""Topics, payloads, and retain flags: none if no message has one."""
 
 
 def rows_of(body: bytes, most: int) -> Iterator[Rows]:
@@ -50,14 +48,14 @@ def _slices(batch: pa.RecordBatch) -> Iterator[Rows]:
     topics, payloads = _bytes(batch, "topic"), _bytes(batch, "payload")
     retain = batch.column("retain").cast(pa.bool_()) if "retain" in batch.schema.names else None
     for start in range(0, len(batch), SLICE):
-        yield Rows(
+        yield (
             topics.slice(start, SLICE).to_pylist(),
             payloads.slice(start, SLICE).to_pylist(),
             [] if retain is None else pc.fill_null(retain.slice(start, SLICE), False).to_pylist(),
         )
 
 
-def packet(thing: "Rows | tuple[str, str] | None") -> bytes:
+def packet(thing: Rows | tuple[str, str] | None) -> bytes:
     data = pickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL)
     return len(data).to_bytes(4, "big") + data
 

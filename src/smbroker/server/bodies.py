@@ -6,7 +6,7 @@ One body at a time. Should the process die of one, that request is refused and t
 import asyncio
 import pickle
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TypeAlias
 
 from smbroker.model.errors import Refused
@@ -19,7 +19,7 @@ class ArrowBodies:
         self._turn = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
 
-    async def rows(self, body: bytes, most: int) -> AsyncIterator[Rows]:
+    async def rows(self, body: bytes, most: int) -> AsyncGenerator[Rows, None]:
         """Topics, payloads and retain flags (or none), some at a time. Raises Refused."""
         async with self._turn:
             process = self._process = self._process or await _started()
@@ -63,7 +63,7 @@ async def _started() -> asyncio.subprocess.Process:
     )
 
 
-async def _answers(process: asyncio.subprocess.Process) -> AsyncIterator[Rows]:
+async def _answers(process: asyncio.subprocess.Process) -> AsyncGenerator[Rows, None]:
     assert process.stdout
     while True:
         size = int.from_bytes(await process.stdout.readexactly(4), "big")

@@ -6,7 +6,7 @@ Everything that shows an offset comes from what the log has committed. A stream 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -94,7 +94,7 @@ class Desk:
             raise LogError("log_unavailable", f"relayed, but not kept: {outcome.text}") from outcome
         return outcome
 
-    def arrow_rows(self, body: bytes, most: int) -> AsyncIterator[tuple[list[bytes], list[bytes], list[bool]]]:
+    def arrow_rows(self, body: bytes, most: int) -> AsyncGenerator[tuple[list[bytes], list[bytes], list[bool]], None]:
         """Topics, payloads and retain flags (or none) of an Arrow stream, some at a time. Raises Refused."""
         return self._bodies.rows(body, most)
 
@@ -102,7 +102,7 @@ class Desk:
 
     async def messages(
         self, pattern: Filter | None, start: int | None, since: int | None, before: int | None, limit: int
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Lines of JSON, oldest first; with `before` the last ones before it. Raises LogError."""
         self._need_log("history")
         with self._reading() as reading:
@@ -129,7 +129,7 @@ class Desk:
             end, size = (start if wanted else place.offset), min(2 * size, MOST_BACKWARDS)
         return end
 
-    async def follow(self, pattern: Filter | None, start: int | None) -> AsyncIterator[bytes]:
+    async def follow(self, pattern: Filter | None, start: int | None) -> AsyncGenerator[bytes, None]:
         """Server-sent events, an empty piece first and when there was nothing for a while; new ones without `start`.
 
         Raises LogError: what it is to begin with is gone, or it is overtaken."""
@@ -176,7 +176,7 @@ class Desk:
 
     # --- topics ---
 
-    async def topics(self) -> AsyncIterator[bytes]:
+    async def topics(self) -> AsyncGenerator[bytes, None]:
         """The items of a JSON list. Waits a little for the census, if it is behind."""
         self._need_log("list of topics")
         with self._reading() as reading:

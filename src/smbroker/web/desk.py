@@ -1,6 +1,6 @@
 """What the web needs of the broker; the server's desk has it. Errors are the model's."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,18 +34,18 @@ class Desk(Protocol):
     async def publish(self, columns: Columns) -> int | None:
         """The first offset, once all is on disk; None without a log. Raises LogError."""
 
-    def arrow_rows(self, body: bytes, most: int) -> AsyncIterator[tuple[list[bytes], list[bytes], list[bool]]]:
+    def arrow_rows(self, body: bytes, most: int) -> AsyncGenerator[tuple[list[bytes], list[bytes], list[bool]], None]:
         """Topics, payloads and retain flags (or none) of an Arrow stream, some at a time. Raises Refused."""
 
     def messages(
         self, pattern: Filter | None, start: int | None, since: int | None, before: int | None, limit: int
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Lines of JSON. Raises LogError."""
 
-    def follow(self, pattern: Filter | None, start: int | None) -> AsyncIterator[bytes]:
+    def follow(self, pattern: Filter | None, start: int | None) -> AsyncGenerator[bytes, None]:
         """Server-sent events; an empty piece first, and after silence. Raises LogError."""
 
-    def topics(self) -> AsyncIterator[bytes]:
+    def topics(self) -> AsyncGenerator[bytes, None]:
         """The items of a JSON list. Raises LogError."""
 
     def keep_census(self) -> None:

@@ -10,7 +10,8 @@ import asyncio
 import json
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -62,7 +63,8 @@ class Publishing:
             raise Refused("bad_type", f"the content type must be {LINES} or {ARROW}")
         most = self._settings.max_body
         async with self._bodies.read(request, most, most) as body:
-            columns = await self._gathered(_lines(body) if kind == LINES else self._desk.arrow_rows(body, most))
+            async with aclosing(_lines(body) if kind == LINES else self._desk.arrow_rows(body, most)) as parts:
+                columns = await self._gathered(parts)
             if not columns.topics:
                 return JSONResponse({"first_offset": None, "count": 0})
             return JSONResponse({"first_offset": await self._desk.publish(columns), "count": len(columns)})
@@ -88,7 +90,7 @@ class Publishing:
         return columns
 
 
-async def _lines(body: bytes) -> AsyncIterator[tuple[list[bytes], list[bytes], list[bool]]]:
+async def _lines(body: bytes) -> AsyncGenerator[tuple[list[bytes], list[bytes], list[bool]], None]:
     start, number = 0, 0
     while start < len(body):
         topics: list[bytes] = []

@@ -1,14 +1,14 @@
 """Reading over HTTP: history as lines, streams of server-sent events, topics, figures, health."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from smbroker.model.errors import LogError, Refused
+from smbroker.model.errors import Refused
 from smbroker.model.filter import Filter, parse
 from smbroker.web.desk import Desk, Settings
 
@@ -31,7 +31,7 @@ class Reading:
         before = _offset(request.query_params.get("before"), "before", self._desk)
         start = _offset(request.query_params.get("from"), "from", self._desk)
         pieces = self._desk.messages(_filter(request), start, _time(request), before, limit)
-        return StreamingResponse(await _begun(pieces), media_type="application/x-ndjson")
+        return await Stream.begun(pieces, "application/x-ndjson")
 
     async def subscribe(self, request: Request) -> Response:
         if self._desk.streams >= self._settings.max_streams:
@@ -41,10 +41,10 @@ class Reading:
         if last:
             start = _whole(last, "Last-Event-ID") + 1
         pieces = self._desk.follow(_filter(request), start)
-        return EventStream(await _begun(pieces))
+        return await EventStream.begun(pieces, "text/event-stream")
 
     async def topics(self, _request: Request) -> Response:
-        return StreamingResponse(_listed(await _begun(self._desk.topics())), media_type="application/json")
+        return await ListStream.begun(self._desk.topics(), "application/json")
 
     async def stats(self, _request: Request) -> Response:
         return JSONResponse(self._desk.stats())
@@ -54,60 +54,62 @@ class Reading:
         return JSONResponse(said, 200 if well else 503)
 
 
-async def _begun(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Has the first piece made, so that what is wrong is known before the answer begins."""
-    first = await anext(pieces, b"")
+class Stream(Response):
+    """An answer in pieces, made as fast as they are read. Ends when the reader goes, or takes nothing for too long."""
 
-    async def all_of_them() -> AsyncIterator[bytes]:
-        yield first
-        async for piece in pieces:
-            yield piece
+    before = after = idle = b""
 
-    return all_of_them()
-
-
-async def _listed(items: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield b"["
-    async for piece in items:
-        yield piece
-    yield b"]\n"
-
-
-class EventStream(Response):
-    """Ends when the reader goes, when the broker stops, and when the reader takes nothing for too long."""
-
-    media_type = "text/event-stream"
-
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
-        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
-        self._pieces = pieces
+    def __init__(self, first: bytes, pieces: AsyncGenerator[bytes, None], kind: str) -> None:
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"}, media_type=kind)
         del self.headers["content-length"]
+        self._first = first
+        self._pieces = pieces
+
+    @classmethod
+    async def begun(cls, pieces: AsyncGenerator[bytes, None], kind: str) -> Response:
+        """Has the first piece made, so that what is wrong is known before the answer begins."""
+        return cls(await anext(pieces, b""), pieces, kind)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        if scope["method"] == "HEAD":
-            await send({"type": "http.response.body", "body": b""})
-            return
-        tasks = [asyncio.ensure_future(self._send_all(scope, send)), asyncio.ensure_future(_left(receive))]
+        sending = asyncio.ensure_future(self._send_all(scope, send))
+        tasks = [sending, asyncio.ensure_future(_left(receive))]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        await tasks[0] if not tasks[0].cancelled() else None
+            await self._pieces.aclose()
+        if not sending.cancelled():
+            sending.result()
 
     async def _send_all(self, scope: Scope, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
-            async for piece in self._pieces:
-                message = {"type": "http.response.body", "body": piece or COMMENT, "more_body": True}
-                await asyncio.wait_for(send(message), SLOW)
+            if scope["method"] != "HEAD":
+                await _write(send, self.before + (self._first or self.idle))
+                async for piece in self._pieces:
+                    await _write(send, piece or self.idle)
+                await _write(send, self.after)
         except TimeoutError:
             scope["smb.abort"]()
             return
-        except LogError as error:  # it can come back and hear of it
-            await send({"type": "http.response.body", "body": f": {error.text}\n\n".encode(), "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+
+class ListStream(Stream):
+    """The items of a JSON list."""
+
+    before, after = b"[", b"]\n"
+
+
+class EventStream(Stream):
+    idle = COMMENT
+
+
+async def _write(send: Send, data: bytes) -> None:
+    if data:
+        await asyncio.wait_for(send({"type": "http.response.body", "body": data, "more_body": True}), SLOW)
 
 
 async def _left(receive: Receive) -> None:
