@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from smbroker.log.reader import LogReader
-from smbroker.log.rows import as_text, shown_time, time_of
+from smbroker.log.rows import as_text, shown_time
 
 STEP = 200_000  # offsets
 LONGEST_TEXT = 1_000  # characters that are kept of a last message
@@ -59,7 +59,7 @@ class Census:
                 "topic": topic,
                 "count": tally.count,
                 "last_offset": tally.last_offset,
-                "last_ts": shown_time(time_of(tally.last_ts)),
+                "last_ts": shown_time(tally.last_ts),
                 "last_text": tally.last_text,
             }
         )

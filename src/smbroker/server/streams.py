@@ -6,7 +6,7 @@ No message is queued for it, so a slow one costs no memory: it falls behind and 
 from collections.abc import Iterator
 
 from smbroker.log.questions import Form
-from smbroker.log.rows import formed, message, time_of
+from smbroker.log.rows import formed, message
 from smbroker.model.filter import Filter, matches
 from smbroker.model.message import Columns
 from smbroker.model.topic import Topic
@@ -58,7 +58,7 @@ def _event(offset: int | None, columns: Columns, row: int) -> bytes:
     origin = columns.origins[row]
     shown = message(
         offset,
-        time_of(columns.received),
+        columns.received,
         columns.topics[row].decode(),
         columns.payloads[row],
         columns.kinds[row].name.lower(),
