@@ -78,3 +78,8 @@ def test_no_dialect_imports_another(file: Path) -> None:
     for name in imported(file):
         if name.startswith("smbroker.dialects."):
             assert name.split(".")[2] == own
+
+
+def test_the_module_that_spark_looks_for_imports_spark_alone() -> None:
+    for file in (SOURCE / "pyspark_smb").rglob("*.py"):
+        assert all(name.startswith("smbroker.spark.") for name in imported(file))

@@ -45,9 +45,9 @@ def test_udp_subscriptions_are_capped_in_all_and_per_address() -> None:
 
 def test_the_bytes_of_an_address_are_capped() -> None:
     made = sessions(udp_filter_bytes_per_address=100)
-    made.subscribe(peer("h"), exact(b"a" * 80))
-    assert refused(made, peer("h"), exact(b"b" * 80)) == "too_many_subscriptions"
-    assert made.subscribe(peer("other"), exact(b"b" * 80))
+    made.subscribe(peer("h"), exact(b"a" * 40))
+    assert refused(made, peer("h"), exact(b"b" * 40)) == "too_many_subscriptions"
+    assert made.subscribe(peer("other"), exact(b"b" * 40))
 
 
 def test_semicolon_counts_pairs_of_address_and_topic() -> None:
@@ -89,3 +89,44 @@ def test_typed_ids_are_bounded_but_useless_ones_make_room() -> None:
     second.outbox = None
     assert made.typed("C3")
     assert made.typed("C1") is first
+
+
+class Noted:
+    """A feed that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.has: set[Filter] = set()
+
+    def add(self, pattern: Filter, _session: Session) -> None:
+        self.has.add(pattern)
+
+    def remove(self, pattern: Filter, _session: Session) -> None:
+        self.has.remove(pattern)
+
+    def attached(self, pattern: Filter, _session: Session) -> None:
+        assert pattern in self.has
+
+
+def test_a_subscription_that_is_kept_no_more_changes_its_feed_when_the_client_leaves() -> None:
+    live, kept = Noted(), Noted()
+    made = Sessions(live, kept, Limits())
+    session = made.typed("C1")
+    pattern = exact(b"t")
+    made.attach(session, Outbox())
+    made.subscribe(session, pattern, keep=True)
+    made.subscribe(session, pattern, keep=False)
+    assert (live.has, kept.has) == (set(), {pattern}), "what was kept still comes from there"
+    made.subscribe(session, pattern, keep=True)
+    made.attach(session, None)
+    assert (live.has, kept.has) == (set(), {pattern})
+    made.attach(session, Outbox())
+    made.subscribe(session, pattern, keep=False)
+    made.attach(session, None)
+    assert (live.has, kept.has) == ({pattern}, set())
+    made.attach(session, Outbox())
+    made.subscribe(session, pattern, keep=True)
+    made.subscribe(session, pattern, keep=False)
+    made.unsubscribe(session, pattern)
+    assert (live.has, kept.has) == (set(), set())
+    made.attach(session, None)
+    assert (live.has, kept.has) == (set(), set())

@@ -85,8 +85,14 @@ def hostile(dialect: str, number: int) -> Iterator[bytes]:
         for _ in range(chance.choice((0, 1, 1, 2, 3))):
             data = chance.choice(MUTATIONS)(chance, data, valid)
         if dialect == "typed TCP":
-            data = identity(chance.choice((b"C1", b"C2", b"", b"C%d" % chance.randrange(10_000)))) + data
+            data = _identity(chance) + data
         yield data if dialect in STREAMS else data[:65_000]
+
+
+def _identity(chance: random.Random) -> bytes:
+    """Mostly a good one, else nothing after it would be looked at."""
+    name = identity(chance.choice((b"C1", b"C2", b"C%d" % chance.randrange(10_000))))
+    return name if chance.random() < 0.8 else chance.choice(MUTATIONS)(chance, name, [name])
 
 
 class Rate:
@@ -101,10 +107,10 @@ class Rate:
 
     def kept(self) -> bool:
         seconds = int(time.monotonic() - self._start) + 2
-        said = [line for line in self._lines[self._before :] if not _prescribed(line)]
+        said = [line for line in self._lines[self._before :] if not prescribed(line)]
         return len(said) <= self.MOST * seconds
 
 
-def _prescribed(line: str) -> bool:
+def prescribed(line: str) -> bool:
     """What the semicolon console has to say of every datagram."""
     return line.startswith(("127.0.0.1:", "Current Subscribers: "))

@@ -6,6 +6,7 @@
 the broker never waits for the test.
 """
 
+import ctypes
 import os
 import signal
 import socket
@@ -24,6 +25,9 @@ LIMIT = 10.0  # seconds until a condition that should hold is a failure
 SILENCE = 0.3  # seconds without a datagram that count as silence
 LISTEN = ("udp", "padded", "typed", "tcp")
 
+LIBRARY = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
 T = TypeVar("T")
 
 
@@ -35,6 +39,11 @@ def wait_for(condition: Callable[[], T], what: str = "", limit: float = LIMIT) -
             return found
         assert time.monotonic() < deadline, f"waited {limit} s for {what or condition}"
         time.sleep(0.005)
+
+
+def end_with_the_tests() -> None:
+    """A test run that is killed leaves no broker behind."""
+    LIBRARY.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Lines:
@@ -75,6 +84,7 @@ class Broker:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            preexec_fn=end_with_the_tests,
         )
         self.out = Lines(self.process.stdout)
         self.err = Lines(self.process.stderr)

@@ -3,28 +3,30 @@ and collect what they get.
 
     home = Home(tmp_path, "[log]\nseal_rows = 100\n")
     with home.broker() as broker:                      # the same ports each time
-        send_all(broker, b"t", range(100))             # pipe, acknowledged
+        send_all(broker, b"t", numbered(range(100)))   # acknowledged
     with home.broker() as broker:
         assert Reader(broker, b"t").wait(100)[b"t"] == numbered(range(100))
 """
 
 import os
+import random
 import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 
 from flow.house import LIMIT, Broker, Tcp, Udp, wait_for
 from flow.wires import DISCONNECT, FRAME, PING, PONG, PUBACK, SUBACK, config, identity, padded, publication
-
 from smbroker.log.reader import LogReader
 
 LONG = bool(os.environ.get("SMB_LONG"))
 KINDS = ("udp", "padded", "typed")
+IDLE = 0.5  # seconds without using any time that count as idle
+BULK = 200  # messages in one write
 WINDOW = 64  # publishes on their way: what a socket's buffer holds in any case
 ACK = b"Hello Publisher!"
 
@@ -68,20 +70,17 @@ class Home:
 
 
 def free_ports(count: int) -> list[int]:
-    """Numbers that are free on TCP and UDP."""
+    """Numbers that are free on TCP and UDP, out of those that the system gives to others."""
     found: list[int] = []
-    held: list[socket.socket] = []
     while len(found) < count:
-        stream, datagram = socket.socket(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        held += [stream, datagram]
-        stream.bind(("127.0.0.1", 0))
-        try:
-            datagram.bind(stream.getsockname())
-        except OSError:
-            continue
-        found.append(stream.getsockname()[1])
-    for sock in held:
-        sock.close()
+        port = random.randint(15_000, 30_000)
+        with socket.socket() as stream, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagram:
+            try:
+                stream.bind(("127.0.0.1", port))
+                datagram.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
     return found
 
 
@@ -110,6 +109,17 @@ def children(broker: Broker, word: str) -> list[int]:
 def helper(broker: Broker) -> int:
     """The process that reads history."""
     return wait_for(lambda: children(broker, "smbroker.log.history"), "the reading process")[0]
+
+
+def wait_idle(process: int) -> None:
+    """Until the process has used no time for a while: it has done what it was asked for."""
+    used, since = -1, time.monotonic()
+    while time.monotonic() < since + IDLE:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        now = int(fields[11]) + int(fields[12])
+        if now != used:
+            used, since = now, time.monotonic()
+        time.sleep(0.01)
 
 
 def resident(process: int) -> int:
@@ -172,19 +182,18 @@ class SemicolonPublisher(PipePublisher):
         self.acked = self.sent
 
 
-def send_all(broker: Broker, topic: bytes, payloads: Sequence[bytes], dialect: str = "pipe") -> None:
-    kind = {"pipe": PipePublisher, "semicolon": SemicolonPublisher}[dialect]
-    with kind(broker.ports["udp"]) as publisher:
-        for payload in payloads:
-            publisher.publish(topic, payload)
-
-
-def send_large(broker: Broker, title: bytes, payloads: Sequence[bytes]) -> None:
-    """By padded, whose messages may be of any size."""
+def send_all(broker: Broker, title: bytes, payloads: Sequence[bytes]) -> None:
+    """By padded: acknowledged, of any size, and many in one write."""
     with closing(Tcp(broker.ports["padded"]).sock) as sock:
-        for payload in payloads:
-            sock.sendall(publication(title, payload))
-            assert sock.recv(64, socket.MSG_WAITALL) == PUBACK
+        for start in range(0, len(payloads), BULK):
+            some = payloads[start : start + BULK]
+            sock.sendall(b"".join(publication(title, payload) for payload in some))
+            acknowledged = b""
+            while len(acknowledged) < 64 * len(some):
+                piece = sock.recv(64 * len(some))
+                assert piece, "closed"
+                acknowledged += piece
+            assert acknowledged == PUBACK * len(some)
 
 
 # --- subscribers ---
@@ -227,14 +236,21 @@ class Stream:
                 return
             held = self.take(held + piece)
 
+    def wait_while(self, missing: Callable[[], bool], limit: float) -> None:
+        deadline = time.monotonic() + limit
+        while missing() and not self.error and time.monotonic() < deadline:
+            time.sleep(0.005)
+
     def take(self, data: bytes) -> bytes:
         """Takes all whole frames; returns the rest."""
         raise NotImplementedError
 
-    def close(self) -> None:
+    def finish(self) -> None:
+        """Says that it sends no more, and reads what still comes until the broker closes."""
         self._may.set()
-        self.client.sock.shutdown(socket.SHUT_RDWR)
-        self._thread.join(LIMIT)
+        self.client.sock.shutdown(socket.SHUT_WR)
+        self._thread.join(3 * LIMIT)
+        assert self.error == "closed", self.error or "the broker does not close"
         self.client.sock.close()
 
 
@@ -279,8 +295,8 @@ class Reader(Stream):
         return self.got
 
     def wait_some(self, count: int, limit: float = 3 * LIMIT) -> None:
-        wait_for(lambda: self.count >= count or self.error, f"{count} messages, {self.count} came", limit)
-        assert self.count >= count, (self.error, self.count)
+        self.wait_while(lambda: self.count < count, limit)
+        assert self.count >= count, f"{self.count} of {count} messages came {self.error}"
 
     def leave(self) -> dict[bytes, list[bytes]]:
         """Says goodbye; everything that was on its way before that has come when the connection is closed."""
@@ -317,15 +333,15 @@ class TypedReader(Stream):
 
     def wait(self, count: int, limit: float = 3 * LIMIT) -> list[bytes]:
         """Until so many messages have come; their contents."""
-        wait_for(lambda: len(self.got) >= count or self.error, f"{count} messages, {len(self.got)} came", limit)
-        assert len(self.got) == count, (self.error, len(self.got))
+        self.wait_while(lambda: len(self.got) < count, limit)
+        assert len(self.got) == count, f"{len(self.got)} of {count} messages came {self.error}"
         return self.contents
 
     def leave(self) -> list[bytes]:
-        """Goes away, and waits until the broker knows."""
+        """Goes away with everything that was sent to it, and waits until the broker knows."""
         gone = f"Client {self.name} disconnected."
         before = self._broker.out.all.count(gone)
-        self.close()
+        self.finish()
         wait_for(lambda: self._broker.out.all.count(gone) > before, gone)
         return self.contents
 

@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from flow.house import BIN, LIMIT, Broker, Lines, Udp, wait_for
 
 ON_A_FREE_PORT = ("--no-log", "--listen", "udp://127.0.0.1:0")
@@ -29,6 +31,18 @@ DIALECTS = ("soh", "pipe", "semicolon")
 FRAMES = {"soh": b"\x01%b\x02%b", "pipe": b"TOPIC: %b - MESSAGE: %b", "semicolon": b"%b;%b"}
 TOPIC = b"a/b"
 SUBSCRIBE = {"soh": b"S", "pipe": b"S|", "semicolon": b"s"}
+
+
+def _ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+            sock.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(not _ipv6(), reason="this machine has no IPv6")
 
 
 class Peer(Udp):

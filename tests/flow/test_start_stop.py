@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flow.house import BIN, LIMIT, Broker, Tcp, Udp
-from flow.peers import ON_A_FREE_PORT, answers, cpu_seconds, settled, started
+from flow.peers import ON_A_FREE_PORT, answers, cpu_seconds, needs_ipv6, settled, started
 from flow.wires import config
 from smbroker import __version__
 
@@ -66,6 +66,7 @@ def test_listeners_share_what_is_published_and_answer_from_their_own_port() -> N
         assert semicolon.receive() == b"a/b;m"
 
 
+@needs_ipv6
 def test_a_name_and_an_ipv6_address_are_shown_as_they_are_bound() -> None:
     listen = ("--listen", "udp://localhost:0", "--listen", "semicolon://[::1]:0")
     with Broker(*listen, kinds=("tcp",)) as broker:

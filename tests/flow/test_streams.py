@@ -63,7 +63,6 @@ def test_exit_in_a_file_on_standard_input_ends_it(tmp_path: Path) -> None:
         assert broker.wait() == 0
 
 
-@pytest.mark.xfail(reason="Broker._read_input: os.tcgetpgrp fails on a terminal that is not the controlling one")
 def test_exit_typed_on_a_terminal_ends_it() -> None:
     with Terminal() as terminal, started(*ON_A_FREE_PORT, stdin=terminal.slave) as broker:
         broker.out.wait("ready")
@@ -162,7 +161,6 @@ def test_a_terminal_that_nobody_reads_does_not_stop_it() -> None:
         assert broker.stop() == 0
 
 
-@pytest.mark.xfail(reason="Turn.end: every turn while the console is stuck begins another timer that never ends")
 def test_a_standard_error_that_is_stuck_costs_nothing_while_nothing_happens() -> None:
     reading, writing = os.pipe()
     with started(*ON_A_FREE_PORT, stderr=writing) as broker:

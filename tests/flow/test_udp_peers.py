@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flow.house import LIMIT, Broker, wait_for
-from flow.peers import DIALECTS, FRAMES, TOPIC, Peer, counts, ended, frozen, publish, relay, settled
+from flow.peers import DIALECTS, FRAMES, TOPIC, Peer, counts, ended, frozen, needs_ipv6, publish, relay, settled
 from flow.wires import config
 
 
@@ -369,6 +369,7 @@ class Six:
         return self.sock.recv(65_536)
 
 
+@needs_ipv6
 def test_all_of_it_over_ipv6() -> None:
     with Broker("--no-log", "--listen", "udp://[::1]:0", kinds=("padded",)) as broker:
         assert broker.out.has(f"listening udp ::1 {broker.ports['udp']}")

@@ -3,8 +3,6 @@
 import socket
 from pathlib import Path
 
-import pytest
-
 from flow.house import LIMIT, Broker, wait_for
 from flow.peers import DIALECTS, FRAMES, TOPIC, Peer, ended, publish, settled
 
@@ -83,7 +81,6 @@ def test_a_peer_gets_one_copy_after_restarts_on_other_ports(tmp_path: Path) -> N
     client.close()
 
 
-@pytest.mark.xfail(reason="Store.restore_peers: the session under the old listener's name stays in the state")
 def test_one_that_left_after_a_restart_on_another_port_does_not_come_back(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:

@@ -37,7 +37,11 @@ SOMEWHERE: Address = ("127.0.0.1", 9)
 @pytest.fixture(params=FAMILIES.items(), ids=["ipv4", "ipv6"])
 def sock(request: pytest.FixtureRequest) -> Iterator[socket.socket]:
     family, host = request.param
-    with open_socket(family, host, 0, 4 << 20) as sock:
+    try:
+        sock = open_socket(family, host, 0, 4 << 20)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with sock:
         yield sock
 
 
@@ -281,7 +285,7 @@ def test_a_link_local_address_is_known_with_its_interface_everywhere() -> None:
     scope = socket.if_nametoindex("lo")
     raw = struct.pack("=H", socket.AF_INET6) + struct.pack("!HI", 7, 0) + socket.inet_pton(socket.AF_INET6, "fe80::1")
     raw += struct.pack("=I", scope)
-    with open_socket(socket.AF_INET6, "::1", 0, 1 << 16) as sock:
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
         plain, bulk = receivers(sock)
         assert plain.address(("fe80::1", 7, 0, scope)) == bulk.address(raw) == ("fe80::1%lo", 7)
         assert plain.raw(("fe80::1%lo", 7)) == ("fe80::1", 7, 0, scope)

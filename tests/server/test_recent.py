@@ -23,8 +23,8 @@ def rows(kept: Recent, cursor: int) -> list[tuple[int, bytes]]:
 
 def test_it_gives_back_what_came_since_a_cursor() -> None:
     kept = Recent(5)
-    kept.add(5, turn(b"a", b"b"))
-    kept.add(7, turn(b"c"))
+    kept.add(5, turn(b"a", b"b"), 2)
+    kept.add(7, turn(b"c"), 1)
     assert (kept.first, kept.next) == (5, 8)
     assert rows(kept, 6) == [(6, b"b"), (7, b"c")]
     assert rows(kept, 8) == []
@@ -35,18 +35,18 @@ def test_it_is_bounded_in_bytes_and_rows(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(recent, "MAX_ROWS", 4)
     kept = Recent(0)
     for offset in range(10):
-        kept.add(offset, turn(b"xxx"))
+        kept.add(offset, turn(b"xxx"), 3)
     assert kept.first == 7, "three of three bytes fit into ten"
     for offset in range(10, 20):
-        kept.add(offset, turn(b""))
+        kept.add(offset, turn(b""), 0)
     assert (kept.first, kept.next) == (16, 20)
-    kept.add(20, turn(b"y" * 50))
+    kept.add(20, turn(b"y" * 50), 50)
     assert (kept.first, kept.next) == (21, 21), "a turn larger than all of it is not kept"
 
 
 def test_a_gap_in_the_offsets_begins_anew() -> None:
     kept = Recent(0)
-    kept.add(0, turn(b"a"))
-    kept.add(5, turn(b"b"))
+    kept.add(0, turn(b"a"), 1)
+    kept.add(5, turn(b"b"), 1)
     assert (kept.first, kept.next) == (5, 6)
     assert rows(kept, 0) == [(5, b"b")]

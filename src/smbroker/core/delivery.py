@@ -60,6 +60,12 @@ class Delivery:
             self.dirty.append(outbox)
         outbox.frames.append(frame)
 
+    def flush(self) -> None:
+        """Lets every outbox that got something send it."""
+        dirty, self.dirty = self.dirty, []
+        for outbox in dirty:
+            outbox.flush()
+
     def add(self, pattern: Filter, session: Session) -> None:
         self._router.subscribe(pattern, session)
         self.changed(pattern)

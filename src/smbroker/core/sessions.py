@@ -18,6 +18,8 @@ from smbroker.model.errors import Refused
 from smbroker.model.filter import Filter
 from smbroker.model.message import Dialect
 
+LEVEL_BYTES = 48  # what a level takes besides its characters
+
 
 class Feed(Protocol):
     def add(self, pattern: Filter, session: "Session") -> None: ...
@@ -39,7 +41,7 @@ class Remember(Protocol):
 class Session:
     """`subscriptions` maps each filter to whether messages are kept while the client is away."""
 
-    __slots__ = ("dialect", "host", "listener", "name", "outbox", "subscriptions")
+    __slots__ = ("dialect", "host", "lingering", "listener", "name", "outbox", "subscriptions")
 
     def __init__(self, dialect: Dialect, name: str, host: str = "", listener: str = "") -> None:
         self.dialect = dialect
@@ -48,6 +50,7 @@ class Session:
         self.listener = listener  # of a UDP peer: the socket that it knows
         self.outbox: Outbox | None = None
         self.subscriptions: dict[Filter, bool] = {}
+        self.lingering: set[Filter] = set()  # kept no more, but on that feed until the client leaves
 
     @property
     def udp(self) -> bool:
@@ -91,10 +94,17 @@ class Sessions:
         if known is None:
             self._check(session, pattern)
             self._count(session, pattern, 1)
-        else:
-            self._feed(session, known).remove(pattern, session)
+        before = self._feed(session, pattern) if known is not None else None
         session.subscriptions[pattern] = keep
-        self._feed(session, keep).add(pattern, session)
+        if known and self._kept and session.outbox is not None:
+            session.lingering.add(pattern)  # what was kept still comes, and in order
+        else:
+            session.lingering.discard(pattern)
+        feed = self._feed(session, pattern)
+        if feed is not before:
+            if before:
+                before.remove(pattern, session)
+            feed.add(pattern, session)
         if self.remember:
             self.remember.subscribed(session, pattern, keep)
         return known is None
@@ -105,16 +115,18 @@ class Sessions:
         self._count(session, pattern, 1)
 
     def unsubscribe(self, session: Session, pattern: Filter) -> bool:
-        keep = session.subscriptions.pop(pattern, None)
-        if keep is None:
+        if pattern not in session.subscriptions:
             return False
-        self._feed(session, keep).remove(pattern, session)
+        self._feed(session, pattern).remove(pattern, session)
+        del session.subscriptions[pattern]
+        session.lingering.discard(pattern)
         self._count(session, pattern, -1)
         if self.remember:
             self.remember.unsubscribed(session, pattern)
         return True
 
-    def _feed(self, session: Session, keep: bool) -> Feed:
+    def _feed(self, session: Session, pattern: Filter) -> Feed:
+        keep = session.subscriptions[pattern] or pattern in session.lingering
         return self._kept if self._kept and (keep or session.dialect is Dialect.PADDED) else self._live
 
     def forget(self, session: Session) -> int:
@@ -144,8 +156,13 @@ class Sessions:
     def attach(self, session: Session, outbox: Outbox | None) -> None:
         """The session's client came (its outbox) or went (None)."""
         session.outbox = outbox
-        for pattern, keep in session.subscriptions.items():
-            self._feed(session, keep).attached(pattern, session)
+        lingering, session.lingering = session.lingering, set()
+        for pattern in lingering:
+            assert self._kept
+            self._kept.remove(pattern, session)
+            self._live.add(pattern, session)
+        for pattern in session.subscriptions:
+            self._feed(session, pattern).attached(pattern, session)
 
     def _drop_an_empty_typed(self) -> bool:
         """Makes room: an id that is away and subscribed to nothing is worth nothing."""
@@ -190,4 +207,5 @@ class Sessions:
 
 
 def _size(pattern: Filter) -> int:
-    return sum(len(level) if isinstance(level, bytes) else 1 for level in pattern) + len(pattern)
+    """What a filter takes in memory, about: an object for each level."""
+    return sum(LEVEL_BYTES + (len(level) if isinstance(level, bytes) else 0) for level in pattern)

@@ -36,6 +36,7 @@ from smbroker.log.questions import (
 )
 from smbroker.log.reader import LogReader
 from smbroker.log.search import found, last_of
+from smbroker.log.stretches import Stretches
 from smbroker.model.errors import LogError
 from smbroker.model.message import Columns, Dialect, Kind, Origin
 
@@ -54,11 +55,11 @@ def write(stream: BinaryIO, thing: Question | Answer) -> None:
     stream.flush()
 
 
-def pieces(reader: LogReader, request: Request) -> Iterator[Piece]:
+def pieces(reader: LogReader, stretches: Stretches, request: Request) -> Iterator[Piece]:
     """What is asked for, in pieces; the last one ends where the request ends."""
     origins: Origins = {}
     following = request.start
-    for batch in reader.read(request.start, request.end, request.topics, COLUMNS):
+    for batch in _batches(reader, stretches, request):
         row = 0
         while row < len(batch):
             rows = _rows_of_a_piece(batch, row)
@@ -68,6 +69,14 @@ def pieces(reader: LogReader, request: Request) -> Iterator[Piece]:
             yield Piece(request.reading, following, offsets, columns)
     if following < request.end:
         yield Piece(request.reading, request.end, [], Columns())
+
+
+def _batches(reader: LogReader, stretches: Stretches, request: Request) -> Iterator[pa.RecordBatch]:
+    if request.topics is None:
+        yield from reader.read(request.start, request.end, None, COLUMNS)
+        return
+    for start, end in stretches.holding(request.topics, request.start, request.end):
+        yield from reader.read(start, end, request.topics, COLUMNS)
 
 
 def _rows_of_a_piece(batch: pa.RecordBatch, row: int) -> int:
@@ -94,6 +103,7 @@ class Readings:
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
         self._census = Census(reader)
+        self._stretches = Stretches(reader)
         self._open: dict[int, tuple[Question, Iterator[Answer]]] = {}  # with the question that goes on with it
 
     def answer(self, question: Question) -> Answer:
@@ -123,7 +133,7 @@ class Readings:
 
     def _begun(self, question: Request | Search | Roll) -> Iterator[Answer]:
         if isinstance(question, Request):
-            return pieces(self._reader, question)
+            return pieces(self._reader, self._stretches, question)
         if isinstance(question, Search):
             return found(self._reader, question)
         if question.piece:
@@ -140,6 +150,10 @@ class Readings:
         except LogError as error:
             self._census.next = self._after(error, self._census.next)
         return Place(question.reading, self._census.next)
+
+    def prepare(self) -> None:
+        """Before the first question, what the answers will need."""
+        self._stretches.extend(self._reader.next_offset)
 
     def _after(self, error: LogError, cursor: int) -> int:
         """Where reading can go on: after the segment that is damaged, or at the first offset there is."""
@@ -158,6 +172,7 @@ def _nothing(question: Request | Search | Roll) -> Answer:
 
 def main() -> None:
     readings = Readings(LogReader(Path(sys.argv[1])))
+    readings.prepare()
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     while len(head := requests.read(LENGTH)) == LENGTH:
         question = pickle.loads(requests.read(int.from_bytes(head, "big")))

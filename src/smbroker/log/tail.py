@@ -141,7 +141,7 @@ def read_rows(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of [start, end) that the index knows, in order."""
     ready: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for raw, run in _runs(disk, handle, path, index, index.at(start), end):
         for base, batch in _decoded(raw, run):
             first, last = max(start - base, 0), min(end - base, len(batch))
@@ -153,9 +153,10 @@ def read_rows(
             if len(wanted):
                 ready.append(wanted)
                 rows += len(wanted)
-        if rows >= READ_ROWS or not choice:
+                size += wanted.nbytes
+        if rows >= READ_ROWS or size >= READ_BYTES or not choice:
             yield from _together(ready)
-            ready, rows = [], 0
+            ready, rows, size = [], 0, 0
     yield from _together(ready)
 
 

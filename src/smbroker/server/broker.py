@@ -182,7 +182,7 @@ class Broker:
             pass  # closed, or nothing that can be waited for
 
     def _read_input(self) -> None:
-        if sys.stdin is not None and os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():
+        if _is_anothers_terminal():
             # The terminal is another program's now: to read from it would stop us.
             self._loop.remove_reader(0)
             self._loop.call_later(BACKGROUND_CHECK, self._watch_input)
@@ -203,6 +203,14 @@ class Broker:
         self._input = self._input[-100:]
         if any(line.strip() == b"exit" for line in lines):
             self.stopped.set()
+
+
+def _is_anothers_terminal() -> bool:
+    """Whether standard input is a terminal that another program has in the foreground."""
+    try:
+        return os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:  # a terminal, but not the one that controls us
+        return False
 
 
 def _allow_many_descriptors() -> None:

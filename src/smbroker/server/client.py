@@ -9,17 +9,23 @@ from smbroker.model.message import Origin
 
 
 class Client(Outbox):
-    __slots__ = ("origin", "session")
+    __slots__ = ("origin", "owed", "session", "written")
 
     def __init__(self, origin: Origin) -> None:
         super().__init__()
         self.origin = origin
+        self.owed = 0  # acknowledgements that wait for the log
+        self.written = 0  # bytes, by a connection, so far
         self.session: Session | None = None  # made with the first subscription, or by the client's id
 
     @property
     def full(self) -> bool:
         """Whether the client is behind with reading: those who can come back to it later should."""
         return False
+
+    def left(self) -> int:
+        """How many of the bytes written the system has taken."""
+        return self.written
 
     def new_session(self) -> Session:
         """The session that this client's first subscription makes."""
@@ -30,4 +36,7 @@ class Client(Outbox):
         return b""
 
     def close(self) -> None:
-        """Ends a connection once what waits for it is written. A peer has none."""
+        """Ends a connection once what waits for it is written and nothing is owed to it. A peer has none."""
+
+    def paid(self) -> None:
+        """Nothing is owed any more."""

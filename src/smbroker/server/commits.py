@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from smbroker.core.delivery import Delivery
 from smbroker.log.log import Log
 from smbroker.log.writer import Entry, Writer
 from smbroker.model.errors import LogError
@@ -29,12 +30,13 @@ Told: TypeAlias = Callable[[int | LogError | None], None]
 BEHIND = 64 << 20  # bytes that wait to be written when reading from publishers pauses
 CAUGHT_UP = 16 << 20  # … and goes on
 LINGER = 0.02  # seconds that messages may gather when nobody waits for their commit
+ROW_BYTES = 100  # what a message takes besides its topic and payload
+FLUSH_ROWS, FLUSH_BYTES = 500, 1 << 20  # delivered before outboxes are flushed
 ENOUGH = 4_000  # messages that need not gather any more
 
 
 class Commits:
-    """`deliver` feeds those who live from the log, `awaited` tells if there are any; `release` and `refuse`
-    answer publishers."""
+    """`feed` is for those who live from the log; `release` and `refuse` answer publishers."""
 
     def __init__(
         self,
@@ -43,8 +45,7 @@ class Commits:
         stats: Stats,
         console: Console,
         *,
-        deliver: Callable[[Columns], None],
-        awaited: Callable[[], bool],
+        feed: Delivery,
         release: Callable[[Sequence[Ack]], None],
         refuse: Callable[[Client, LogError], None],
     ) -> None:
@@ -54,13 +55,13 @@ class Commits:
         self.failed: LogError | None = None
         self._loop = loop
         self._console = console
-        self._deliver = deliver
-        self._awaited = awaited
+        self._feed = feed
         self._release = release
         self._refuse = refuse
         self._submitted: deque[Sequence[Ack] | Callable[[], None]] = deque()  # callbacks wait for those before them
         self._gathered: list[tuple[Columns, Told | None]] = []
         self._rows = 0
+        self._delivered_rows = self._delivered_bytes = 0
         self._timer: TimerHandle | None = None
         self._paused: list[Callable[[], None]] = []
         self.on_commit: Callable[[], None] = lambda: None  # after each commit, with `recent` up to date
@@ -78,7 +79,7 @@ class Commits:
 
     @property
     def queued_bytes(self) -> int:
-        """Payloads that wait to be on disk."""
+        """About what waits to be on disk."""
         return self._writer.queued_bytes
 
     @property
@@ -88,7 +89,7 @@ class Commits:
     def submit(self, columns: Columns, acks: Sequence[Ack], told: Told | None = None) -> None:
         if self.failed:
             self.stats.not_logged += len(columns)
-            self._deliver(columns)  # relayed to all the same
+            self._feed.deliver(columns)  # relayed to all the same
             for client, _ in acks:
                 self._refuse(client, self.failed)
             if told:
@@ -97,7 +98,7 @@ class Commits:
         self._submitted.append(acks)
         self._gathered.append((columns, told))
         self._rows += len(columns)
-        if acks or told or self._rows >= ENOUGH or self._awaited():
+        if acks or told or self._rows >= ENOUGH or not self._feed.empty:
             self.hand_over()
         elif self._timer is None:
             self._timer = self._loop.call_later(LINGER, self.hand_over)
@@ -109,7 +110,7 @@ class Commits:
         gathered, self._gathered = self._gathered, []
         self._rows = 0
         for columns, told in gathered:
-            self._writer.submit(columns, ticket=told)
+            self._writer.submit(columns, ticket=told, size=size_of(columns))
 
     def after(self, callback: Callable[[], None]) -> None:
         """Calls back when everything submitted so far is committed or has failed."""
@@ -128,8 +129,8 @@ class Commits:
 
     def _committed(self, entries: list[Entry]) -> None:
         for entry in entries:
-            self.recent.add(entry.offset, entry.columns)
-            self._deliver(entry.columns)
+            self.recent.add(entry.offset, entry.columns, entry.size)
+            self._deliver(entry)
             self._release(self._next_acks())
             _tell(entry, entry.offset)
             self._call_back()
@@ -139,12 +140,21 @@ class Commits:
     def _refused(self, entries: list[Entry], error: LogError) -> None:
         for entry in entries:
             self.stats.not_logged += len(entry.columns)
-            self._deliver(entry.columns)
+            self._deliver(entry)
             for client, _ in self._next_acks():
                 self._refuse(client, error)
             _tell(entry, error)
             self._call_back()
         self._resume()
+
+    def _deliver(self, entry: Entry) -> None:
+        """Who does not keep up falls back to its cursor before the rest of a long commit is put into its outbox."""
+        self._feed.deliver(entry.columns)
+        self._delivered_rows += len(entry.columns)
+        self._delivered_bytes += entry.size
+        if self._delivered_rows > FLUSH_ROWS or self._delivered_bytes > FLUSH_BYTES:
+            self._feed.flush()
+            self._delivered_rows = self._delivered_bytes = 0
 
     def _next_acks(self) -> Sequence[Ack]:
         """Entries come back in the order in which they were submitted."""
@@ -170,6 +180,11 @@ class Commits:
             self._console.note("the log takes messages again")
         self.failed = error
         self._console.write()
+
+
+def size_of(columns: Columns) -> int:
+    """The bytes that columns take in memory, about."""
+    return sum(map(len, columns.payloads)) + sum(map(len, columns.topics)) + ROW_BYTES * len(columns)
 
 
 def _tell(entry: Entry, outcome: int | LogError) -> None:

@@ -17,6 +17,7 @@ from smbroker.model.errors import LogError
 from smbroker.model.filter import Filter
 from smbroker.model.message import Columns, Dialect
 from smbroker.server.bodies import ArrowBodies
+from smbroker.server.commits import size_of
 from smbroker.server.config import Config
 from smbroker.server.recent import Recent
 from smbroker.server.store import Store
@@ -265,7 +266,7 @@ class Desk:
         self._turn.relayed = self._relayed if self._streams and not self._store else None
 
     def _relayed(self, columns: Columns) -> None:
-        self._recent.add(self._recent.next, columns)
+        self._recent.add(self._recent.next, columns, size_of(columns))
         self._tell()
 
     def _tell(self) -> None:

@@ -37,8 +37,9 @@ class Store:
         assert turn.commits
         self._commits = turn.commits
         self._memory = Memory(state, turn.commits, followers)
+        for refused in self._memory.restore_typed(turn.sessions, self._saved):
+            turn.console.warn(refused.code, f"a typed session from before the restart: {refused.text}")
         turn.sessions.remember = self._memory
-        self._memory.restore_typed(turn.sessions, self._saved)
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -73,6 +74,8 @@ class Store:
             able = [each for each in listeners if each.serves(origin.dialect, address)]
             if able:
                 best = next((each for each in able if each.name == name), able[0])
+                if best.name != name:
+                    self._memory.drop(one.key)
                 best.restore(origin.dialect, address, list(one.subscriptions))
 
     async def stop(self) -> None:

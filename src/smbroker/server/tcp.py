@@ -60,8 +60,8 @@ class Connections:
 
 class Connection(Client, asyncio.Protocol):
     __slots__ = (
-        "_closing", "_decoder", "_dialect", "_follows", "_full", "_head", "_held", "_keep_alive", "_shared", "_timer",
-        "_transport",
+        "_closing", "_decoder", "_dialect", "_ended", "_follows", "_full", "_given", "_head", "_held", "_keep_alive",
+        "_left", "_shared", "_timer", "_transport",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -76,28 +76,40 @@ class Connection(Client, asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._full = False
+        self._given = 0  # bytes handed to the transport
+        self._left = 0
+        self._ended = False  # the transport cannot tell any more what has left
         self._follows = shared.turn.followers
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=FULL, low=0)
-        sock = transport.get_extra_info("socket")
-        for level, option, value in KEEP_ALIVE:
-            sock.setsockopt(level, option, value)
-        host, port = transport.get_extra_info("peername")[:2]
+        host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
         super().__init__(Origin(self._dialect or Dialect.TYPED, host, port))
+        if not host:  # reset before it was accepted
+            self.abort()
+            return
         shared = self._shared
         if len(shared.open) >= shared.config.tcp.max_connections:
             most = shared.config.tcp.max_connections
             self._fail(ProtocolError("too_many_connections", f"there are {most} connections already"))
             return
         shared.open.add(self)
+        sock = transport.get_extra_info("socket")
+        for level, option, value in KEEP_ALIVE:
+            sock.setsockopt(level, option, value)
         if self._dialect is not None:
             self._speak(self._dialect)
 
     @property
     def full(self) -> bool:
         return self._full
+
+    def left(self) -> int:
+        broken = self._transport.is_closing() and not self._closing
+        if not self._ended and not broken:
+            self._left = self._given - self._transport.get_write_buffer_size()
+        return self._left
 
     def pause_writing(self) -> None:
         self._full = True
@@ -134,7 +146,12 @@ class Connection(Client, asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def connection_lost(self, _error: Exception | None) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
+        if error is None and not self._ended:
+            self._left = self._given
+        self._ended = True
+        if self._follows and self.session:
+            self._follows.ended(self.session)
         self._closing = True
         if self._timer:
             self._timer.cancel()
@@ -152,22 +169,37 @@ class Connection(Client, asyncio.Protocol):
             return
         data = frames[0] if len(frames) == 1 else b"".join(frames)
         frames.clear()
-        if self._transport.is_closing():
-            return
-        self._transport.write(data)
-        waiting = self._transport.get_write_buffer_size()
-        if not waiting and self._follows and self.session:
+        self.written += len(data)
+        was_full, closing = self._full, self._transport.is_closing()
+        if not closing:
+            self._transport.write(data)
+            self._given = self.written
+        if self._follows and self.session:
             self._follows.flushed(self.session)
-        if waiting > self._shared.config.tcp.outbox_bytes:
+            if closing:
+                self._follows.full(self.session)
+        # Who is fed from the log is fed no more once it is full; this is for the others.
+        if was_full and not closing and self._transport.get_write_buffer_size() > self._shared.config.tcp.outbox_bytes:
             self._fail(ProtocolError("outbox_full", "disconnected: it does not read what it subscribed to"), abort=True)
 
     def close(self) -> None:
         self._closing = True
-        self.flush()
-        self._transport.close()
+        if not self.owed:
+            self.flush()
+            self._transport.close()
+
+    def paid(self) -> None:
+        if self._closing:
+            self.close()
+
+    def eof_received(self) -> bool:
+        """The client has said all; it stays until it has what is owed to it."""
+        self._closing = True
+        return self.owed > 0
 
     def abort(self) -> None:
-        self._closing = True
+        self.left()
+        self._ended = self._closing = True
         self._transport.abort()
 
     def _fail(self, error: ProtocolError, *, abort: bool = False) -> None:
@@ -181,11 +213,11 @@ class Connection(Client, asyncio.Protocol):
     def _detect(self, data: bytes) -> bytes:
         """Holds the first bytes until they show the dialect; then returns them all."""
         self._head += data
-        if len(self._head) > MAX_HEAD:
-            raise ProtocolError("unknown_dialect", "neither padded nor typed")
         dialect = stream_dialect(self._head)
         if dialect is not None:
             self._speak(dialect)
+        elif len(self._head) > MAX_HEAD:
+            raise ProtocolError("unknown_dialect", "neither padded nor typed")
         return self._head
 
     def _speak(self, dialect: Dialect) -> None:

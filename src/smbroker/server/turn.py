@@ -10,7 +10,7 @@ wait for the log; acknowledgements do. Without a log they leave at once.
 """
 
 import time
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, TimerHandle
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -46,7 +46,8 @@ FRAMERS = {
     Dialect.PADDED: padded.framer,
     Dialect.TYPED: typed.framer,
 }
-MAX_TURN = 4 << 20  # bytes of payload after which a turn settles early: memory stays bounded
+MAX_TURN = 4 << 20  # bytes after which a turn settles early: memory stays bounded
+ROW_BYTES = 1_024  # what a message counts besides its payload: frames are long, even of empty ones
 CONSOLE_RETRY = 0.1  # seconds until a console that would have blocked is tried again
 
 
@@ -69,6 +70,7 @@ class Turn:
         self._later: list[Callable[[], None]] = []
         self._told_no_log: set[Dialect] = set()
         self.relayed: Callable[[Columns], None] | None = None  # without a log: hears what was delivered
+        self._console_timer: TimerHandle | None = None
         self.drop_semicolon = False  # SIGUSR1: the next semicolon subscribe first drops the others
 
     def use_log(self, log: Log, history: History) -> Followers:
@@ -78,8 +80,7 @@ class Turn:
             log,
             self.stats,
             self.console,
-            deliver=self.committed.deliver,
-            awaited=lambda: not self.committed.empty,
+            feed=self.committed,
             release=self._release,
             refuse=self._not_logged,
         )
@@ -117,12 +118,13 @@ class Turn:
         if ack:
             self._check_log(client)
             self._acks.append((client, ack))
+            client.owed += 1
         inbound = self.inbound
         inbound.topics.append(topic)
         inbound.payloads.append(payload)
         inbound.kinds.append(kind)
         inbound.origins.append(client.origin)
-        self._bytes += len(payload)
+        self._bytes += len(payload) + ROW_BYTES
         if self._bytes > MAX_TURN:
             self.end()
 
@@ -181,22 +183,27 @@ class Turn:
     def end(self) -> None:
         self._scheduled = False
         self.settle()
-        for delivery in (self.delivery, self.committed):
-            dirty, delivery.dirty = delivery.dirty, []
-            for outbox in dirty:
-                outbox.flush()
+        self.delivery.flush()
+        self.committed.flush()
         if self._later:
             later, self._later = self._later, []
             for callback in later:
                 callback()
             if self.delivery.dirty or self.committed.dirty:
                 self.begin()
-        if self.console.write():
-            self.loop.call_later(CONSOLE_RETRY, self.begin)
+        if self.console.write() and self._console_timer is None:
+            self._console_timer = self.loop.call_later(CONSOLE_RETRY, self._retry_console)
+
+    def _retry_console(self) -> None:
+        self._console_timer = None
+        self.begin()
 
     def _release(self, acks: Sequence[Ack]) -> None:
         for client, ack in acks:
             self.delivery.put(client, ack)
+            client.owed -= 1
+            if not client.owed:
+                client.paid()
         self.begin()
 
     def _check_log(self, client: Client) -> None:
@@ -208,11 +215,14 @@ class Turn:
 
     def _not_logged(self, client: Client, error: LogError) -> None:
         """The message was relayed, but the disk then refused it: its publisher must not think it safe."""
+        client.owed -= 1
         reply = client.refusal(error.text)
         if reply:
             self.delivery.put(client, reply)
         else:
             client.close()
+        if not client.owed:
+            client.paid()
         self.begin()
 
     def _subscribe(self, client: Client, command: Subscribe) -> None:
@@ -267,7 +277,10 @@ class Turn:
             self.console.note(f"Current Subscribers: {count}/{self._config.semicolon.max_subscribers}")
 
     def _identify(self, client: Client, command: Identify) -> None:
-        session = self.sessions.typed(command.client)
+        try:
+            session = self.sessions.typed(command.client)
+        except Refused as error:  # nothing can follow on a connection without an id
+            raise ProtocolError(error.code, error.text) from error
         name = printable(command.client.encode())
         if session.outbox is not None:
             self.console.say(f"Client {name} already connected.")

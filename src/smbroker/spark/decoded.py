@@ -1,0 +1,34 @@
+"""The decoded view: the log's columns, and what topic and payload say.
+
+    levels  array<string>   the topic's levels
+    text    string          the payload, where it is UTF-8
+    value   double          the number that the message is: a typed number, or plain numeric text
+    json    variant         the text, where it is JSON
+
+Spark expressions only: no row goes through Python. `value` means what `smbroker.log.rows.value` means.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from smbroker.log.rows import LONGEST_NUMBER, NUMBER
+
+_NUMBER = rf"\A{NUMBER.pattern.decode()}\z"
+# Most text is no JSON, and a parser that fails costs some 10 µs: look at both ends first. That also keeps out what
+# Spark's parser takes without being JSON: lone `NaN`, `1 2`, `{"a": 1} and more`.
+_SCALAR = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null"
+_MAY_BE_JSON = rf"(?s)\A[ \t\r\n]*(?:\{{.*\}}|\[.*\]|\".*\"|{_SCALAR})[ \t\r\n]*\z"
+
+
+def decoded(messages: DataFrame) -> DataFrame:
+    text = F.try_validate_utf8(F.col("payload").cast("string"))
+    json = F.when(F.col("text").rlike(_MAY_BE_JSON), F.try_parse_json("text"))
+    return messages.withColumns({"levels": F.split("topic", "/", -1), "text": text}).withColumns(
+        {"value": _value(), "json": json}
+    )
+
+
+def _value() -> Column:
+    numeric = (F.octet_length("payload") <= LONGEST_NUMBER) & F.col("text").rlike(_NUMBER)
+    number = F.when(numeric, F.col("text").try_cast("double"))
+    return F.when(F.abs(number) < float("inf"), number)  # as JSON, which has no infinity
