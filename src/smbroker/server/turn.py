@@ -180,6 +180,7 @@ class Turn:
         columns.received = time.time_ns() // 1000
         for origin, messages in Counter(columns.origins).items():
             self.stats.received[origin.dialect] += messages
+        self.stats.bytes_in += sum(map(len, columns.payloads))
         self.delivery.deliver(columns)
 
     def _pass_on(
