@@ -107,7 +107,12 @@ def test_it_is_ready_within_half_a_second() -> None:
 
 # --- default ports ---
 
-DEFAULTS = {8080: (socket.SOCK_DGRAM, "udp"), 1379: (socket.SOCK_STREAM, "padded"), 12345: (0, "typed")}
+DEFAULTS = {
+    8080: (socket.SOCK_DGRAM, "udp"),
+    1379: (socket.SOCK_STREAM, "padded"),
+    12345: (0, "typed"),
+    8090: (socket.SOCK_STREAM, "web"),
+}
 
 
 @contextmanager
@@ -139,18 +144,19 @@ def need_free(*ports: int) -> None:
 
 
 def test_without_listen_it_listens_on_the_default_ports_of_loopback_only() -> None:
-    need_free(1379, 12345)
+    need_free(1379, 12345, 8090)
     with started("--no-log", "-p", "0") as broker:
         broker.out.wait("ready")
         port = int(broker.out.wait("listening udp").split()[-1])
-        for line in (f"udp 127.0.0.1 {port}", "padded 127.0.0.1 1379", "typed 127.0.0.1 12345"):
+        others = ("padded 127.0.0.1 1379", "typed 127.0.0.1 12345", "web 127.0.0.1 8090")
+        for line in (f"udp 127.0.0.1 {port}", *others):
             assert f"listening {line}" in broker.out.all
         assert answers(port)
         assert all(line.split()[2] == "127.0.0.1" for line in broker.out.all[:-1])
 
 
 def test_p_sets_the_port_of_the_udp_dialects() -> None:
-    need_free(1379, 12345)
+    need_free(1379, 12345, 8090)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -169,13 +175,14 @@ def test_p_sets_the_port_of_the_udp_dialects() -> None:
         (1379, socket.SOCK_STREAM, ("-p", "0"), "--listen"),
         (12345, socket.SOCK_STREAM, ("-p", "0"), "--listen"),
         (12345, socket.SOCK_DGRAM, ("-p", "0"), "--listen"),
+        (8090, socket.SOCK_STREAM, ("-p", "0"), "--listen"),
     ],
 )
 def test_a_default_port_that_is_taken_is_named_with_the_option_that_changes_it(
     tmp_path: Path, port: int, kind: int, options: tuple[str, ...], remedy: str
 ) -> None:
-    if port == 12345:
-        need_free(1379)
+    if port in (12345, 8090):
+        need_free(*{1379, 12345} - {port})
     with held(port, kind):
         result = run("--no-log", *options, folder=tmp_path)
     assert result.returncode not in (0, -1)

@@ -8,7 +8,7 @@ import pytest
 from smbroker.model.errors import UsageError
 from smbroker.model.message import Dialect
 from smbroker.server.config import Config, SemicolonConfig
-from smbroker.server.listeners import TCP_KINDS, UDP_KINDS, Bound, Endpoint, bind, decoders, endpoint
+from smbroker.server.listeners import SERVICE_KINDS, TCP_KINDS, UDP_KINDS, Bound, Endpoint, bind, decoders, endpoint
 
 
 def bound(text: str) -> Bound:
@@ -63,16 +63,19 @@ def test_what_is_no_endpoint_is_repeated_with_an_example(text: str) -> None:
 def test_an_unknown_kind_is_told_with_those_there_are() -> None:
     with pytest.raises(UsageError) as raised:
         endpoint("morse://127.0.0.1:0")
-    for kind in ("morse", "udp", "soh", "pipe", "semicolon", "padded", "typed", "tcp"):
+    for kind in ("morse", "udp", "soh", "pipe", "semicolon", "padded", "typed", "tcp", "web"):
         assert kind in raised.value.text
 
 
-@pytest.mark.parametrize("kind", [*UDP_KINDS, *TCP_KINDS])
+@pytest.mark.parametrize("kind", [*UDP_KINDS, *TCP_KINDS, *SERVICE_KINDS])
 def test_port_0_takes_a_free_one_and_each_kind_has_its_sockets(kind: str) -> None:
     one = bound(f"{kind}://127.0.0.1:0")
     try:
         assert one.endpoint.port > 0
-        assert (one.datagram is not None, one.stream is not None) == (kind in UDP_KINDS, kind in TCP_KINDS)
+        assert (one.datagram is not None, one.stream is not None) == (
+            kind in UDP_KINDS,
+            kind in TCP_KINDS or kind in SERVICE_KINDS,
+        )
         for sock in (one.datagram, one.stream):
             if sock:
                 assert sock.getsockname() == ("127.0.0.1", one.endpoint.port)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from smbroker.cli import arguments, terminal
+from smbroker.cli.services import SERVICES
 from smbroker.model.errors import LogError, UsageError
 from smbroker.server import config as configuration
 from smbroker.server.broker import run
@@ -41,7 +42,7 @@ def _parser() -> arguments.Parser:
         metavar="KIND://HOST:PORT",
         action="append",
         help="listen here, and only where named so (again for more); KIND is udp (soh, pipe and semicolon), soh, pipe, "
-        "semicolon, padded, typed or tcp (padded or typed); port 0 takes a free one; "
+        "semicolon, padded, typed, tcp (padded or typed) or web (HTTP); port 0 takes a free one; "
         f"default: {' '.join(DEFAULT_LISTEN)}",
     )
     add("-p", "--port", metavar="PORT", help="UDP port of soh, pipe and semicolon (default 8080)")
@@ -96,7 +97,7 @@ def main(words: Sequence[str] | None = None) -> None:
     _fill_standard_streams()
     options = _parser().parse_args(words)
     try:
-        run(_config(options))
+        run(_config(options), SERVICES)
     except UsageError as error:
         terminal.fail(error.text, CANNOT_RUN if error.code == "bind" else arguments.BAD_ARGUMENTS)
     except LogError as error:

@@ -25,6 +25,7 @@ from types import FrameType
 from smbroker.cli import arguments, terminal
 from smbroker.cli.devices.curves import Clock
 from smbroker.cli.devices.order import Listener, Order
+from smbroker.cli.services import SERVICES
 from smbroker.cli.signals import SIGNALS, Stopped
 from smbroker.model.errors import LogError, UsageError
 from smbroker.server import broker, listeners
@@ -63,7 +64,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _run(config: Config) -> None:
-    broker.run(config)
+    broker.run(config, SERVICES)
 
 
 def _parser() -> arguments.Parser:

@@ -11,7 +11,6 @@ import pickle
 import sys
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from select import select
@@ -20,8 +19,25 @@ from typing import BinaryIO, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smbroker.log.questions import LENGTH, Failed, Piece, Request, packet
+from smbroker.log.census import Census
+from smbroker.log.questions import (
+    LENGTH,
+    Answer,
+    Backwards,
+    Count,
+    Failed,
+    Found,
+    Moment,
+    Piece,
+    Place,
+    Question,
+    Request,
+    Roll,
+    Search,
+    packet,
+)
 from smbroker.log.reader import LogReader
+from smbroker.log.search import found, last_of
 from smbroker.log.stretches import Stretches
 from smbroker.model.errors import LogError
 from smbroker.model.message import Columns, Dialect, Kind, Origin
@@ -36,7 +52,7 @@ COLUMNS = ("offset", "topic", "payload", "kind", "dialect", "source", "client")
 Origins: TypeAlias = dict[tuple[str, str, str | None], Origin]
 
 
-def write(stream: BinaryIO, thing: Request | Piece | Failed) -> None:
+def write(stream: BinaryIO, thing: Question | Answer) -> None:
     stream.write(packet(thing))
     stream.flush()
 
@@ -88,22 +104,54 @@ class Readings:
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
+        self._census = Census(reader)
         self._stretches = Stretches(reader)
-        self._open: dict[int, tuple[Request, Iterator[Piece]]] = {}  # with the request that goes on with it
+        self._open: dict[int, tuple[Question, Iterator[Answer]]] = {}  # with the question that goes on with it
 
-    def answer(self, request: Request) -> Piece | Failed:
-        expected, reading = self._open.pop(request.reading, (None, None))
-        if reading is None or expected != request:
-            reading = pieces(self._reader, self._stretches, request)
+    def answer(self, question: Question) -> Answer:
         try:
-            piece = next(reading, None) or Piece(request.reading, request.end, [], Columns())
+            if isinstance(question, Moment):
+                return Place(question.reading, self._reader.offset_at(question.ts))
+            if isinstance(question, Backwards):
+                return last_of(self._reader, question)
+            if isinstance(question, Count):
+                return self._counted(question)
+            return self._go_on(question)
         except LogError as error:
-            return Failed(request.reading, error.code, error.text, self._after(error, request.start))
-        if piece.next < request.end:
-            self._open[request.reading] = replace(request, start=piece.next), reading
+            start = 0 if isinstance(question, (Moment, Count, Roll)) else question.start
+            return Failed(question.reading, error.code, error.text, self._after(error, start))
+
+    def _go_on(self, question: Request | Search | Roll) -> Answer:
+        expected, reading = self._open.pop(question.reading, (None, None))
+        if reading is None or expected != question:
+            reading = self._begun(question)
+        answer = next(reading, None) or _nothing(question)
+        following = question.after(answer)  # type: ignore[arg-type]
+        if following:
+            self._open[question.reading] = following, reading
             while len(self._open) > MAX_OPEN:
                 del self._open[next(iter(self._open))]
-        return piece
+        return answer
+
+    def _begun(self, question: Request | Search | Roll) -> Iterator[Answer]:
+        if isinstance(question, Request):
+            return pieces(self._reader, self._stretches, question)
+        if isinstance(question, Search):
+            return found(self._reader, question)
+        if question.piece:
+            raise LogError("interrupted", "the list of topics was interrupted; ask again")
+        return self._roll(question)
+
+    def _roll(self, question: Roll) -> Iterator[Answer]:
+        for number, data in enumerate(self._census.pieces(), 1):
+            yield Found(question.reading, number, 0, data)
+
+    def _counted(self, question: Count) -> Answer:
+        try:
+            self._census.advance(question.end, question.most)
+        except LogError as error:
+            self._census.next = self._after(error, self._census.next)
+        return Place(question.reading, self._census.next)
 
     def prepare(self) -> bool:
         """One step towards knowing what answers will need; whether there is more to do."""
@@ -116,6 +164,12 @@ class Readings:
             return view.first
         segment = view.holding(cursor)
         return view.next if segment is None or segment.end is None else max(segment.end, cursor + 1)
+
+
+def _nothing(question: Request | Search | Roll) -> Answer:
+    if isinstance(question, Request):
+        return Piece(question.reading, question.end, [], Columns())
+    return Found(question.reading, 0 if isinstance(question, Roll) else question.end, 0, b"")
 
 
 def main() -> None:

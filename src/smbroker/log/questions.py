@@ -1,23 +1,99 @@
 """What the broker and the process that reads history say to each other: see `smbroker.log.history`.
 
-Apart from it, so that the broker need not import what only reading needs.
+Apart from it, so that the broker need not import what only reading needs. Each question has the number of
+a reading; one that goes on where the answer before it stopped (`after`) does not begin anew.
 """
 
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeAlias
 
+from smbroker.model.filter import Filter
 from smbroker.model.message import Columns
 from smbroker.model.topic import Topic
 
 LENGTH = 4  # bytes before each packet
 
 
+class Form(Enum):
+    LINES = "lines"  # a JSON object per line
+    EVENTS = "events"  # server-sent events
+
+
+# --- questions ---
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    reading: int  # requests with the same number go on with one another
+    """Messages as columns."""
+
+    reading: int
     start: int
     end: int
     topics: frozenset[Topic] | None  # None: all
+
+    def after(self, answer: "Piece") -> "Request | None":
+        return replace(self, start=answer.next) if answer.next < self.end else None
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Messages as JSON, in the form in which they leave the broker."""
+
+    reading: int
+    start: int
+    end: int
+    filter: Filter | None  # None: all
+    most: int
+    form: Form
+
+    def after(self, answer: "Found") -> "Search | None":
+        if answer.next >= self.end or answer.rows >= self.most:
+            return None
+        return replace(self, start=answer.next, most=self.most - answer.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Backwards:
+    """Where the last `most` messages of [start, end) begin."""
+
+    reading: int
+    start: int
+    end: int
+    filter: Filter | None
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The first offset of that time (microseconds since 1970 UTC) or later."""
+
+    reading: int
+    ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Go on with the census of topics, one step towards `end`; it remembers at most `most`."""
+
+    reading: int
+    end: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """The census, piece by piece, as the items of a JSON list."""
+
+    reading: int
+    piece: int = 0
+
+    def after(self, answer: "Found") -> "Roll | None":
+        return replace(self, piece=answer.next) if answer.next else None
+
+
+# --- answers ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +105,21 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    reading: int
+    next: int  # where to go on
+    rows: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    reading: int
+    offset: int
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     reading: int
     code: str
@@ -36,6 +127,10 @@ class Failed:
     next: int  # where reading can go on
 
 
-def packet(thing: Request | Piece | Failed) -> bytes:
+Question: TypeAlias = Request | Search | Backwards | Moment | Count | Roll
+Answer: TypeAlias = Piece | Found | Place | Failed
+
+
+def packet(thing: Question | Answer) -> bytes:
     data = pickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL)
     return len(data).to_bytes(LENGTH, "big") + data

@@ -32,6 +32,7 @@ class Dialect(StrEnum):
     PADDED = "padded"
     TYPED = "typed"
     MQTT = "mqtt"
+    HTTP = "http"  # the `web` listener
 
 
 @dataclass(frozen=True, slots=True, eq=False)

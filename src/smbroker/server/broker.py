@@ -12,13 +12,15 @@ import signal
 import stat
 import sys
 import traceback
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
 
 import uvloop
 
 from smbroker.server import listeners
 from smbroker.server.config import Config
 from smbroker.server.console import Console
+from smbroker.server.desk import Desk
 from smbroker.server.listeners import Bound, Endpoint
 from smbroker.server.store import Store
 from smbroker.server.tcp import Connections
@@ -32,8 +34,26 @@ GC_THRESHOLDS = (50_000, 20, 50)  # a turn makes many objects and no cycles: loo
 BACKGROUND_CHECK = 1.0  # seconds between looks whether a terminal is ours again
 
 
-def run(config: Config) -> None:
-    """Serves until told to stop. Raises UsageError or LogError if a listener or the log cannot be had."""
+class Service(Protocol):
+    """A listener of another package, with a socket that is bound."""
+
+    def start(self) -> None:
+        """The broker is ready."""
+
+    def stop(self) -> None:
+        """Take no more requests; what was asked before may still be answered."""
+
+    async def close(self) -> None:
+        """Everything that was published is on disk: end what is open, soon."""
+
+
+ServiceOf: TypeAlias = Callable[[Desk, Config, Bound], Service]
+
+
+def run(config: Config, services: Mapping[str, ServiceOf]) -> None:
+    """Serves until told to stop. Raises UsageError or LogError if a listener or the log cannot be had.
+
+    `services` makes those for `listeners.SERVICE_KINDS`."""
     endpoints = [listeners.endpoint(text) for text in config.listen]
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until there is someone to take them
     _allow_many_descriptors()
@@ -41,11 +61,11 @@ def run(config: Config) -> None:
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(config, endpoints))
+        runner.run(_serve(config, endpoints, services))
 
 
-async def _serve(config: Config, endpoints: list[Endpoint]) -> None:
-    broker = Broker(asyncio.get_running_loop(), config)
+async def _serve(config: Config, endpoints: list[Endpoint], services: Mapping[str, ServiceOf]) -> None:
+    broker = Broker(asyncio.get_running_loop(), config, services)
     try:
         await broker.start([listeners.bind(each, config) for each in endpoints])
         await broker.stopped.wait()
@@ -54,7 +74,7 @@ async def _serve(config: Config, endpoints: list[Endpoint]) -> None:
 
 
 class Broker:
-    def __init__(self, loop: asyncio.AbstractEventLoop, config: Config) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, config: Config, services: Mapping[str, ServiceOf]) -> None:
         self._loop = loop
         self._config = config
         self.console = Console(loop.time)
@@ -64,6 +84,9 @@ class Broker:
         self.stopped = asyncio.Event()
         self._servers: list[asyncio.Server] = []
         self._udp: list[UdpListener] = []
+        self._service_of = services
+        self._services: list[Service] = []
+        self.desk = Desk(config, self.turn, self.store, self.connections)
         self._input = b""
 
     async def start(self, bound: list[Bound]) -> None:
@@ -83,6 +106,8 @@ class Broker:
             self.console.say("ready")
         self.console.write()
         self._watch_input()
+        for service in self._services:
+            service.start()
 
     async def stop(self) -> None:
         """Stops listening, finishes writes, lets clients take what is theirs."""
@@ -92,11 +117,14 @@ class Broker:
             listener.stop_reading()
         for connection in self.connections.open:
             connection.stop_reading()
+        for service in self._services:
+            service.stop()
+        self.desk.close()
         self.turn.end()
         if self.store:
             await self.store.stop()
             self.turn.end()
-        await self._close_connections()
+        await asyncio.gather(self._close_connections(), *(service.close() for service in self._services))
         for listener in self._udp:
             listener.close()
         if self.store:
@@ -122,10 +150,12 @@ class Broker:
 
     async def _listen(self, one: Bound) -> None:
         kind = one.endpoint.kind
+        if kind in listeners.SERVICE_KINDS:
+            self._services.append(self._service_of[kind](self.desk, self._config, one))
         if one.datagram:
             decoders = listeners.decoders(kind, self._config.semicolon)
             self._udp.append(UdpListener(self.turn, self._config, str(one.endpoint), one.datagram, decoders))
-        if one.stream:
+        if one.stream and kind in listeners.TCP_KINDS:
             protocol = self.connections.protocol(listeners.TCP_KINDS[kind])
             self._servers.append(await self._loop.create_server(protocol, sock=one.stream, backlog=listeners.BACKLOG))
         if not self._config.quiet:

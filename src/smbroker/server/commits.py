@@ -24,6 +24,8 @@ from smbroker.server.console import Console
 from smbroker.server.recent import Recent
 
 Ack: TypeAlias = tuple[Client, bytes]
+Told: TypeAlias = Callable[[int | LogError | None], None]
+"""Hears the first offset of columns, or why they were not kept; None: there is no log."""
 
 BEHIND = 64 << 20  # bytes that wait to be written when reading from publishers pauses
 CAUGHT_UP = 16 << 20  # … and goes on
@@ -57,11 +59,12 @@ class Commits:
         self._release = release
         self._refuse = refuse
         self._submitted: deque[Sequence[Ack] | Callable[[], None]] = deque()  # callbacks wait for those before them
-        self._gathered: list[Columns] = []
+        self._gathered: list[tuple[Columns, Told | None]] = []
         self._rows = 0
         self._delivered_rows = self._delivered_bytes = 0
         self._timer: TimerHandle | None = None
         self._paused: list[Callable[[], None]] = []
+        self.on_commit: Callable[[], None] = lambda: None  # after each commit, with `recent` up to date
         told = loop.call_soon_threadsafe
         self._writer = Writer(
             log,
@@ -75,20 +78,27 @@ class Commits:
         return self.log.first_offset
 
     @property
+    def queued_bytes(self) -> int:
+        """About what waits to be on disk."""
+        return self._writer.queued_bytes
+
+    @property
     def behind(self) -> bool:
         return self._writer.queued_bytes > BEHIND
 
-    def submit(self, columns: Columns, acks: Sequence[Ack]) -> None:
+    def submit(self, columns: Columns, acks: Sequence[Ack], told: Told | None = None) -> None:
         if self.failed:
             self.stats.not_logged += len(columns)
             self._feed.deliver(columns)  # relayed to all the same
             for client, _ in acks:
                 self._refuse(client, self.failed)
+            if told:
+                told(self.failed)
             return
         self._submitted.append(acks)
-        self._gathered.append(columns)
+        self._gathered.append((columns, told))
         self._rows += len(columns)
-        if acks or self._rows >= ENOUGH or not self._feed.empty:
+        if acks or told or self._rows >= ENOUGH or not self._feed.empty:
             self.hand_over()
         elif self._timer is None:
             self._timer = self._loop.call_later(LINGER, self.hand_over)
@@ -99,8 +109,8 @@ class Commits:
             self._timer = None
         gathered, self._gathered = self._gathered, []
         self._rows = 0
-        for columns in gathered:
-            self._writer.submit(columns, size=_size(columns))
+        for columns, told in gathered:
+            self._writer.submit(columns, ticket=told, size=size_of(columns))
 
     def after(self, callback: Callable[[], None]) -> None:
         """Calls back when everything submitted so far is committed or has failed."""
@@ -122,7 +132,9 @@ class Commits:
             self.recent.add(entry.offset, entry.columns, entry.size)
             self._deliver(entry)
             self._release(self._next_acks())
+            _tell(entry, entry.offset)
             self._call_back()
+        self.on_commit()
         self._resume()
 
     def _refused(self, entries: list[Entry], error: LogError) -> None:
@@ -131,6 +143,7 @@ class Commits:
             self._deliver(entry)
             for client, _ in self._next_acks():
                 self._refuse(client, error)
+            _tell(entry, error)
             self._call_back()
         self._resume()
 
@@ -169,8 +182,14 @@ class Commits:
         self._console.write()
 
 
-def _size(columns: Columns) -> int:
+def size_of(columns: Columns) -> int:
+    """The bytes that columns take in memory, about."""
     return sum(map(len, columns.payloads)) + sum(map(len, columns.topics)) + ROW_BYTES * len(columns)
+
+
+def _tell(entry: Entry, outcome: int | LogError) -> None:
+    if callable(entry.ticket):
+        entry.ticket(outcome)
 
 
 def _ignore(_handle: object) -> None:

@@ -18,6 +18,7 @@ DEFAULT_LISTEN = (
     "udp://127.0.0.1:8080",
     "padded://127.0.0.1:1379",
     "typed://127.0.0.1:12345",
+    "web://127.0.0.1:8090",
 )
 
 
@@ -52,6 +53,15 @@ class TypedConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class WebConfig:
+    max_body: int = 64 << 20  # bytes of a request's body
+    hosts: tuple[str, ...] = ()  # names that requests may use for us, besides loopback's and the listener's address
+    max_connections: int = 2_000  # in all; requests on further ones are refused
+    max_streams: int = 1_000  # subscriptions
+    max_topics: int = 100_000  # that the list of topics remembers
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     listen: tuple[str, ...] = DEFAULT_LISTEN  # KIND://HOST:PORT
     max_payload: int = 16 << 20  # bytes of the largest message the broker takes at all
@@ -62,6 +72,7 @@ class Config:
     udp: UdpConfig = field(default_factory=UdpConfig)
     tcp: TcpConfig = field(default_factory=TcpConfig)
     typed: TypedConfig = field(default_factory=TypedConfig)
+    web: WebConfig = field(default_factory=WebConfig)
     log: LogSettings = field(default_factory=LogSettings)
 
 

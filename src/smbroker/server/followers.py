@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
-from itertools import accumulate, count, islice
+from itertools import accumulate, islice
 
 from smbroker.core.delivery import Delivery
 from smbroker.core.sessions import Session
@@ -77,7 +77,6 @@ class Followers:
         self._history = history
         self._console = console
         self._later = later  # calls back after the flush of this turn
-        self._numbers = count()
         self._of: dict[Session, dict[Topic | None, Follower]] = {}  # by title for padded; one, under None, for typed
         self._here: dict[Session, None] = {}  # typed ones whose client is here, or was when cursors were last told
         self._due: dict[Follower, None] = {}  # have a step to take
@@ -92,11 +91,12 @@ class Followers:
         assert topic is not None, "only dialects without wildcards are fed from the log"
         mine = self._of.setdefault(session, {})
         if session.dialect is Dialect.PADDED:
-            follower = mine[topic] = Follower(session, next(self._numbers), self._commits.first_offset)
+            follower = mine[topic] = Follower(session, self._history.new_reading(), self._commits.first_offset)
             follower.starts[topic] = 0
             self._wake(follower)
         else:
-            follower = mine.setdefault(None, Follower(session, next(self._numbers), self._commits.recent.next))
+            new = Follower(session, self._history.new_reading(), self._commits.recent.next)
+            follower = mine.setdefault(None, new)
             follower.starts[topic] = PENDING
             self._here[session] = None
             # What was published before, but is not committed yet, is not meant.
@@ -130,7 +130,7 @@ class Followers:
 
     def restore(self, session: Session, cursor: int, starts: dict[Topic, int]) -> None:
         """A session from before the broker's restart; its client is away."""
-        follower = Follower(session, next(self._numbers), cursor)
+        follower = Follower(session, self._history.new_reading(), cursor)
         follower.starts = starts
         self._of[session] = {None: follower}
 
@@ -306,7 +306,7 @@ class Followers:
         if queue and follower in queue:
             if queue[0] is follower:
                 self._history.forget(follower.reading)
-                follower.reading = next(self._numbers)
+                follower.reading = self._history.new_reading()
                 queue.popleft()
                 self._ask_again(follower.session)
             else:

@@ -7,13 +7,14 @@ import asyncio
 import pickle
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from smbroker.log.questions import LENGTH, Failed, Piece, Request, packet
+from smbroker.log.questions import LENGTH, Answer, Question, packet
 from smbroker.server.console import Console
 
-Answered: TypeAlias = Callable[[Piece | Failed], None]
+Answered: TypeAlias = Callable[[Any], None]  # takes the answers to that question
 
 PAUSE = 0.5  # seconds before a process that died is started again
 
@@ -22,7 +23,8 @@ class History:
     def __init__(self, directory: Path, console: Console) -> None:
         self._directory = directory
         self._console = console
-        self._asked: dict[int, tuple[Request, Answered]] = {}
+        self._asked: dict[int, tuple[Question, Answered]] = {}
+        self._readings = count()
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -36,17 +38,20 @@ class History:
             self._process.kill()  # it only reads
             await self._process.wait()
 
-    def ask(self, request: Request, answered: Answered) -> None:
+    def new_reading(self) -> int:
+        return next(self._readings)
+
+    def ask(self, question: Question, answered: Answered) -> None:
         """One question per reading at a time."""
-        self._asked[request.reading] = request, answered
-        self._send(request)
+        self._asked[question.reading] = question, answered
+        self._send(question)
 
     def forget(self, reading: int) -> None:
         self._asked.pop(reading, None)
 
-    def _send(self, request: Request) -> None:
+    def _send(self, question: Question) -> None:
         if self._process and self._process.stdin and not self._process.stdin.is_closing():
-            self._process.stdin.write(packet(request))
+            self._process.stdin.write(packet(question))
 
     async def _run(self) -> None:
         while True:
@@ -56,8 +61,8 @@ class History:
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for the broker; this ends when its input does
             )
-            for request, _ in self._asked.values():
-                self._send(request)
+            for question, _ in self._asked.values():
+                self._send(question)
             assert self._process.stdout
             try:
                 await self._listen(self._process.stdout)
@@ -74,7 +79,7 @@ class History:
         while True:
             try:
                 head = await answers.readexactly(LENGTH)
-                answer: Piece | Failed = pickle.loads(await answers.readexactly(int.from_bytes(head, "big")))
+                answer: Answer = pickle.loads(await answers.readexactly(int.from_bytes(head, "big")))
             except asyncio.IncompleteReadError:
                 return
             _, answered = self._asked.pop(answer.reading, (None, None))

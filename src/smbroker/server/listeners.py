@@ -5,6 +5,7 @@ soh, pipe, semicolon    UDP, that dialect alone
 padded     TCP
 typed      TCP for subscribers and UDP for publishers, one port number
 tcp        padded or typed, told apart by first bytes
+web        HTTP: a service that is handed in, see `smbroker.server.broker.run`
 """
 
 import re
@@ -27,7 +28,8 @@ UDP_KINDS: dict[str, tuple[Dialect, ...]] = {
     "typed": (Dialect.TYPED,),
 }
 TCP_KINDS: dict[str, Dialect | None] = {"padded": Dialect.PADDED, "typed": Dialect.TYPED, "tcp": None}
-LATER_KINDS = ("mqtt", "web")  # their names are taken
+SERVICE_KINDS = ("web",)  # TCP too
+LATER_KINDS = ("mqtt",)  # their names are taken
 BACKLOG = 4_096
 TRIES_FOR_BOTH = 50  # to find one port number that is free on TCP and UDP
 
@@ -59,8 +61,9 @@ def endpoint(text: str) -> Endpoint:
     kind = found["kind"]
     if kind.removesuffix("+tls") in LATER_KINDS or kind.endswith("+tls"):
         raise UsageError("listen", f"--listen {text}: {kind} is not available in this version")
-    if kind not in UDP_KINDS and kind not in TCP_KINDS:
-        kinds = ", ".join(sorted(UDP_KINDS.keys() | TCP_KINDS.keys()))
+    known = {*UDP_KINDS, *TCP_KINDS, *SERVICE_KINDS}
+    if kind not in known:
+        kinds = ", ".join(sorted(known))
         raise UsageError("listen", f"--listen {text}: unknown kind {kind}; there are {kinds}")
     return Endpoint(kind, found["v6"] or found["host"], int(found["port"]))
 
@@ -89,7 +92,7 @@ def _bind(wanted: Endpoint, family: socket.AddressFamily, host: str, config: Con
         stream = datagram = None
         try:
             port = wanted.port
-            if wanted.kind in TCP_KINDS:
+            if wanted.kind in TCP_KINDS or wanted.kind in SERVICE_KINDS:
                 stream = _open_stream(family, host, port)
                 port = stream.getsockname()[1]
             if wanted.kind in UDP_KINDS:

@@ -13,6 +13,7 @@ from smbroker.log.log import Log
 from smbroker.log.state import State
 from smbroker.model.errors import LogError
 from smbroker.model.message import Dialect, Origin
+from smbroker.server.commits import Commits
 from smbroker.server.config import Config
 from smbroker.server.console import Console
 from smbroker.server.history import History
@@ -53,6 +54,10 @@ class Store:
         except BaseException:
             log.close()
             raise
+
+    @property
+    def commits(self) -> Commits:
+        return self._commits
 
     def start(self) -> None:
         self.history.start()

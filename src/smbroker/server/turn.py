@@ -33,7 +33,7 @@ from smbroker.model.errors import LogError, ProtocolError, Refused, SmbError
 from smbroker.model.message import Columns, Dialect
 from smbroker.model.stats import Stats
 from smbroker.server.client import Client
-from smbroker.server.commits import Ack, Commits
+from smbroker.server.commits import Ack, Commits, Told
 from smbroker.server.config import Config
 from smbroker.server.console import Console, printable
 from smbroker.server.followers import Followers
@@ -69,6 +69,7 @@ class Turn:
         self._scheduled = False
         self._later: list[Callable[[], None]] = []
         self._told_no_log: set[Dialect] = set()
+        self.relayed: Callable[[Columns], None] | None = None  # without a log: hears what was delivered
         self._console_timer: TimerHandle | None = None
         self.drop_semicolon = False  # SIGUSR1: the next semicolon subscribe first drops the others
 
@@ -127,6 +128,12 @@ class Turn:
         if self._bytes > MAX_TURN:
             self.end()
 
+    def publish_all(self, columns: Columns, told: Told) -> None:
+        """Columns that belong together, in the order of publishing: their offsets follow one another."""
+        self.settle()
+        self._pass_on(columns, (), told)
+        self.begin()
+
     def reject(self, client: Client, error: SmbError) -> None:
         """A request that is malformed or refused: warn, count, and say so where the dialect can."""
         self.stats.dropped[error.code] += 1
@@ -156,15 +163,22 @@ class Turn:
             return
         self.inbound = Columns()
         self._bytes = 0
+        acks, self._acks = self._acks, []
+        self._pass_on(columns, acks)
+
+    def _pass_on(self, columns: Columns, acks: Sequence[Ack], told: Told | None = None) -> None:
         columns.received = time.time_ns() // 1000
         for origin, messages in Counter(columns.origins).items():
             self.stats.received[origin.dialect] += messages
         self.delivery.deliver(columns)
-        acks, self._acks = self._acks, []
         if self.commits:
-            self.commits.submit(columns, acks)
-        else:
-            self._release(acks)
+            self.commits.submit(columns, acks, told)
+            return
+        if self.relayed:
+            self.relayed(columns)
+        self._release(acks)
+        if told:
+            told(None)
 
     def end(self) -> None:
         self._scheduled = False

@@ -1,0 +1,23 @@
+"""Joins the broker with the services that other packages bring: at present the `web` listener."""
+
+from smbroker.server.broker import Service
+from smbroker.server.config import Config
+from smbroker.server.desk import Desk
+from smbroker.server.listeners import Bound
+from smbroker.web.desk import Settings
+from smbroker.web.listener import WebListener
+
+
+def _web(desk: Desk, config: Config, bound: Bound) -> Service:
+    assert bound.stream
+    settings = Settings(
+        max_body=config.web.max_body,
+        max_payload=config.max_payload,
+        hosts=tuple(host.lower() for host in config.web.hosts),
+        max_connections=config.web.max_connections,
+        max_streams=config.web.max_streams,
+    )
+    return WebListener(desk, settings, bound.stream)
+
+
+SERVICES = {"web": _web}

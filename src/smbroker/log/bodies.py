@@ -1,0 +1,89 @@
+"""Arrow bodies of requests: a stream of record batches with the columns `topic` and `payload`.
+
+Strangers' bytes, and bytes that no CRC vouches for can crash Arrow's decoder: so the broker has them decoded by a
+process of its own, `python -m smbroker.log.bodies`, which may die and whose memory is bounded. In: most bytes (8),
+length (8), body. Out: packets of a length (4) and a pickle: rows, then None, or the reason why not.
+"""
+
+import pickle
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from smbroker.model.errors import Refused
+
+SLICE = 2_000  # rows that are turned into objects in one go
+NUMBER = 8  # bytes of a length that comes in
+MEMORY = 2 << 30  # bytes that decoding may take: a small body can unpack to much
+
+
+Rows: TypeAlias = tuple[list[bytes], list[bytes], list[bool]]
+"""Topics, payloads, and retain flags: none if no message has one."""
+
+
+def rows_of(body: bytes, most: int) -> Iterator[Rows]:
+    """Raises Refused: `bad_body`, or `body_too_long` if the messages have more than `most` bytes in all."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+            kinds = reader.schema
+            if not {"topic", "payload"} <= set(kinds.names):
+                raise Refused("bad_body", f"the columns topic and payload are needed; there are {kinds.names}")
+            size = 0
+            for batch in reader:
+                batch.validate(full=True)  # a hostile offset would reach outside the buffers
+                size += batch.nbytes
+                if size > most:
+                    raise Refused("body_too_long", f"the messages have more than {most} bytes (web.max_body)")
+                yield from _slices(batch)
+    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
+        raise Refused("bad_body", f"not an Arrow stream of topics and payloads: {error}") from error
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[Rows]:
+    topics, payloads = _bytes(batch, "topic"), _bytes(batch, "payload")
+    retain = batch.column("retain").cast(pa.bool_()) if "retain" in batch.schema.names else None
+    for start in range(0, len(batch), SLICE):
+        yield (
+            topics.slice(start, SLICE).to_pylist(),
+            payloads.slice(start, SLICE).to_pylist(),
+            [] if retain is None else pc.fill_null(retain.slice(start, SLICE), False).to_pylist(),
+        )
+
+
+def packet(thing: Rows | tuple[str, str] | None) -> bytes:
+    data = pickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL)
+    return len(data).to_bytes(4, "big") + data
+
+
+def main() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    while len(head := requests.read(2 * NUMBER)) == 2 * NUMBER:
+        most, length = (int.from_bytes(head[at : at + NUMBER], "big") for at in (0, NUMBER))
+        try:
+            for rows in rows_of(requests.read(length), most):
+                answers.write(packet(rows))
+            answers.write(packet(None))
+        except Refused as error:
+            answers.write(packet((error.code, error.text)))
+        answers.flush()
+
+
+def _bytes(batch: pa.RecordBatch, name: str) -> pa.Array:
+    column = batch.column(name)
+    if column.null_count:
+        raise Refused("bad_body", f"the column {name} has nulls")
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column.cast(pa.large_binary())
+
+
+if __name__ == "__main__":
+    main()

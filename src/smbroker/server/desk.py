@@ -1,0 +1,319 @@
+"""The desk: what a service such as HTTP may ask of the broker. `smbroker.web.desk` is its other side.
+
+Everything that shows an offset comes from what the log has committed. A stream is a cursor and nothing more
+(`smbroker.server.streams`). What is long to read comes from the reading process, which also makes the JSON.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from smbroker.log.questions import Answer, Backwards, Count, Failed, Form, Found, Moment, Place, Question, Roll, Search
+from smbroker.log.rows import as_text
+from smbroker.model.errors import LogError
+from smbroker.model.filter import Filter
+from smbroker.model.message import Columns, Dialect
+from smbroker.server.bodies import ArrowBodies
+from smbroker.server.commits import size_of
+from smbroker.server.config import Config
+from smbroker.server.recent import Recent
+from smbroker.server.store import Store
+from smbroker.server.streams import Stream
+from smbroker.server.tcp import Connections
+from smbroker.server.turn import Turn
+
+NEAR = 1_000  # rows from the log's end within which a stream is fed from memory
+FAR = 5_000  # rows that a stream asks for at once of the reading process
+PACE = 0.02  # seconds between two looks of a stream: it costs the same for one message as for many
+SILENCE = 15.0  # seconds after which a stream gives an empty piece
+BACKWARDS = 4_000  # offsets that are looked through at first when reading backwards; then ever more
+MOST_BACKWARDS = 2_000_000
+CENSUS = 5.0  # seconds between steps of the census of topics when nobody asks
+CENSUS_BUSY = 0.05  # … while it is behind
+PATIENCE = 3.0  # seconds that a list of topics waits for the census
+
+Wanted = TypeVar("Wanted", Found, Place)
+
+
+class Desk:
+    def __init__(self, config: Config, turn: Turn, store: Store | None, connections: Connections) -> None:
+        self._config = config
+        self._turn = turn
+        self._store = store
+        self._connections = connections
+        self._recent = store.commits.recent if store else Recent(0)
+        self._news = asyncio.Event()
+        self._closing = False
+        self._streams = 0
+        self._started = time.time()
+        self._census: asyncio.Task[None] | None = None
+        self._bodies = ArrowBodies()
+        if store:
+            store.commits.on_commit = self._tell
+
+    @property
+    def open(self) -> bool:
+        """Whether the broker is not about to stop."""
+        return not self._closing
+
+    def close(self) -> None:
+        """Streams end, and nothing more is published."""
+        self._closing = True
+        if self._census:
+            self._census.cancel()
+        self._bodies.stop()
+        self._tell()
+
+    def warn(self, code: str, text: str) -> None:
+        self._turn.console.warn(code, text)
+        self._turn.begin()
+
+    def refused(self, code: str) -> None:
+        self._turn.stats.dropped[code] += 1
+
+    # --- publishing ---
+
+    async def publish(self, columns: Columns) -> int | None:
+        """Returns the first offset once all is on disk; None without a log. Raises LogError."""
+        commits = self._turn.commits
+        while commits and commits.behind and not self._closing:
+            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            commits.when_caught_up(partial(_settle, room, None))
+            await room
+        if self._closing:
+            raise LogError("stopping", "the broker is stopping")
+        if commits and commits.failed:
+            self.refused("log_unavailable")
+            raise LogError("log_unavailable", f"not taken: {commits.failed.text}")
+        told: asyncio.Future[int | LogError | None] = asyncio.get_running_loop().create_future()
+        self._turn.publish_all(columns, partial(_settle, told))
+        outcome = await told
+        if isinstance(outcome, LogError):
+            raise LogError("log_unavailable", f"relayed, but not kept: {outcome.text}") from outcome
+        return outcome
+
+    def arrow_rows(self, body: bytes, most: int) -> AsyncGenerator[tuple[list[bytes], list[bytes], list[bool]], None]:
+        """Topics, payloads and retain flags (or none) of an Arrow stream, some at a time. Raises Refused."""
+        return self._bodies.rows(body, most)
+
+    # --- reading ---
+
+    async def messages(
+        self, pattern: Filter | None, start: int | None, since: int | None, before: int | None, limit: int
+    ) -> AsyncGenerator[bytes, None]:
+        """Lines of JSON, oldest first; with `before` the last ones before it. Raises LogError."""
+        self._need_log("history")
+        with self._reading() as reading:
+            begin = self.first_offset if start is None else start
+            if since is not None:
+                begin = max(begin, (await self._asked(Moment(reading, since), Place)).offset)
+            end = self._recent.next if before is None else min(before, self._recent.next)
+            if before is not None:
+                begin = await self._backwards(reading, pattern, begin, end, limit)
+            search: Search | None = Search(reading, begin, end, pattern, limit, Form.LINES)
+            while search:
+                found = await self._asked(search, Found)
+                if found.data:
+                    yield found.data
+                search = search.after(found)
+
+    async def _backwards(self, reading: int, pattern: Filter | None, first: int, end: int, limit: int) -> int:
+        """Where the last `limit` messages of [first, end) begin."""
+        wanted, size = limit, BACKWARDS
+        while end > first and wanted:
+            start = max(first, end - size)
+            place = await self._asked(Backwards(reading, start, end, pattern, wanted), Place)
+            wanted -= place.rows
+            end, size = (start if wanted else place.offset), min(2 * size, MOST_BACKWARDS)
+        return end
+
+    async def follow(self, pattern: Filter | None, start: int | None) -> AsyncGenerator[bytes, None]:
+        """Server-sent events, an empty piece first and when there was nothing for a while; new ones without `start`.
+
+        Raises LogError: what it is to begin with is gone, or it is overtaken."""
+        if start is not None:
+            self._need_log("history")
+            if start < self.first_offset:
+                raise LogError("gone", f"offset {start} is gone; the first there is is {self.first_offset}")
+        stream = Stream(pattern, self._recent.next if start is None else start)
+        self._count_streams(1)
+        try:
+            with self._reading() as reading:
+                yield b""
+                while self.open:
+                    if stream.cursor >= self._recent.next:
+                        if not await self._something_new():
+                            yield b""
+                        continue
+                    data = await self._next_piece(stream, reading)
+                    if data:
+                        yield data
+                    await asyncio.sleep(PACE if stream.cursor >= self._recent.next else 0)
+        finally:
+            self._count_streams(-1)
+
+    async def _next_piece(self, stream: Stream, reading: int) -> bytes:
+        recent, delivered = self._recent, self._turn.stats.delivered
+        if stream.cursor >= recent.first and (recent.next - stream.cursor <= NEAR or not self._store):
+            rows, data = stream.from_memory(recent, kept=self._store is not None)
+            delivered[Dialect.HTTP] += rows
+            return data
+        if not self._store:
+            raise LogError("overtaken", "the reader is too slow, and without the log (--no-log) there is no history")
+        try:
+            found = await self._asked(
+                Search(reading, stream.cursor, recent.next, stream.pattern, FAR, Form.EVENTS), Found
+            )
+        except _Damaged as error:
+            self._turn.stats.dropped["log_damaged"] += 1
+            stream.cursor = error.next
+            return f"event: gap\ndata: {as_text({'text': error.text, 'next': error.next})}\n\n".encode()
+        stream.cursor = found.next
+        delivered[Dialect.HTTP] += found.rows
+        return found.data
+
+    # --- topics ---
+
+    async def topics(self) -> AsyncGenerator[bytes, None]:
+        """The items of a JSON list. Waits a little for the census, if it is behind."""
+        self._need_log("list of topics")
+        with self._reading() as reading:
+            deadline, through = time.monotonic() + PATIENCE, self._recent.next
+            while await self._advance_census(reading, through) < through and time.monotonic() < deadline:
+                pass
+            roll: Roll | None = Roll(reading)
+            while roll:
+                found = await self._asked(roll, Found)
+                yield found.data
+                roll = roll.after(found)
+
+    def keep_census(self) -> None:
+        """From here on the census follows the log by itself, so that a list of topics need not wait."""
+        if self._store and not self._census:
+            self._census = asyncio.get_running_loop().create_task(self._follow_census())
+
+    async def _follow_census(self) -> None:
+        with self._reading() as reading:
+            while True:
+                behind = await self._advance_census(reading, self._recent.next) < self._recent.next
+                await asyncio.sleep(CENSUS_BUSY if behind else CENSUS)
+
+    async def _advance_census(self, reading: int, through: int) -> int:
+        return (await self._asked(Count(reading, through, self._config.web.max_topics), Place)).offset
+
+    # --- figures ---
+
+    def stats(self) -> dict[str, Any]:
+        counts, sessions = self._turn.stats, self._turn.sessions
+        return {
+            "uptime": round(time.time() - self._started, 3),
+            "received": _named(counts.received),
+            "delivered": _named(counts.delivered),
+            "dropped": dict(counts.dropped),
+            "undeliverable": [
+                {"dialect": dialect.value, "reason": reason, "count": count}
+                for (dialect, reason), count in counts.undeliverable.items()
+            ],
+            "ended": dict(counts.ended),
+            "not_logged": counts.not_logged,
+            "connections": len(self._connections.open),
+            "subscriptions": _named(sessions.by_dialect),
+            "streams": self._streams,
+            "log": self._log_stats(),
+        }
+
+    def _log_stats(self) -> dict[str, Any] | None:
+        if not self._store:
+            return None
+        commits = self._store.commits
+        return {
+            "first_offset": commits.first_offset,
+            "next_offset": self._recent.next,
+            "queued_bytes": commits.queued_bytes,
+            "error": commits.failed.text if commits.failed else None,
+        }
+
+    def health(self) -> tuple[bool, dict[str, Any]]:
+        failed = self._store.commits.failed if self._store else None
+        log = "off" if not self._store else failed.text if failed else "ok"
+        status = "stopping" if self._closing else "log" if failed else "ok"
+        return status == "ok", {"status": status, "log": log, "pipelines": "off"}
+
+    # --- below ---
+
+    @property
+    def first_offset(self) -> int:
+        return self._store.commits.first_offset if self._store else 0
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last one that is on disk."""
+        return self._recent.next
+
+    @property
+    def streams(self) -> int:
+        return self._streams
+
+    def _need_log(self, what: str) -> None:
+        if not self._store:
+            raise LogError("no_log", f"without the log (--no-log) there is no {what}")
+
+    def _count_streams(self, step: int) -> None:
+        self._streams += step
+        self._turn.relayed = self._relayed if self._streams and not self._store else None
+
+    def _relayed(self, columns: Columns) -> None:
+        self._recent.add(self._recent.next, columns, size_of(columns))
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._streams:
+            news, self._news = self._news, asyncio.Event()
+            news.set()
+
+    async def _something_new(self) -> bool:
+        try:
+            await asyncio.wait_for(self._news.wait(), SILENCE)
+        except TimeoutError:
+            return False
+        return True
+
+    @contextmanager
+    def _reading(self) -> Iterator[int]:
+        """The number of a reading that is forgotten with whoever asked."""
+        history = self._store.history if self._store else None
+        reading = history.new_reading() if history else -1
+        try:
+            yield reading
+        finally:
+            if history:
+                history.forget(reading)
+
+    async def _asked(self, question: Question, kind: type[Wanted]) -> Wanted:
+        assert self._store
+        told: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._store.history.ask(question, partial(_settle, told))
+        answer = await told
+        if isinstance(answer, Failed):
+            raise _Damaged(answer) if answer.code == "damaged" else LogError(answer.code, answer.text)
+        assert isinstance(answer, kind)
+        return answer
+
+
+class _Damaged(LogError):
+    def __init__(self, answer: Failed) -> None:
+        super().__init__(answer.code, answer.text)
+        self.next = answer.next
+
+
+def _named(counts: dict[Dialect, int]) -> dict[str, int]:
+    return {dialect.value: count for dialect, count in counts.items() if count}
+
+
+def _settle(future: "asyncio.Future[Any]", outcome: object) -> None:
+    """Whoever asked may have gone."""
+    if not future.done():
+        future.set_result(outcome)

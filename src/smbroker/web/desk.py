@@ -1,0 +1,63 @@
+"""What the web needs of the broker; the server's desk has it. Errors are the model's."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from smbroker.model.filter import Filter
+from smbroker.model.message import Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    max_body: int  # bytes
+    max_payload: int  # bytes
+    hosts: tuple[str, ...]  # names for us, besides loopback's and the listener's address; `*`: any
+    max_connections: int
+    max_streams: int
+
+
+class Desk(Protocol):
+    @property
+    def open(self) -> bool:
+        """Whether the broker is not about to stop."""
+
+    @property
+    def streams(self) -> int: ...
+
+    @property
+    def first_offset(self) -> int: ...
+
+    @property
+    def next_offset(self) -> int: ...
+
+    async def publish(self, columns: Columns) -> int | None:
+        """The first offset, once all is on disk; None without a log. Raises LogError."""
+
+    def arrow_rows(self, body: bytes, most: int) -> AsyncGenerator[tuple[list[bytes], list[bytes], list[bool]], None]:
+        """Topics, payloads and retain flags (or none) of an Arrow stream, some at a time. Raises Refused."""
+
+    def messages(
+        self, pattern: Filter | None, start: int | None, since: int | None, before: int | None, limit: int
+    ) -> AsyncGenerator[bytes, None]:
+        """Lines of JSON. Raises LogError."""
+
+    def follow(self, pattern: Filter | None, start: int | None) -> AsyncGenerator[bytes, None]:
+        """Server-sent events; an empty piece first, and after silence. Raises LogError."""
+
+    def topics(self) -> AsyncGenerator[bytes, None]:
+        """The items of a JSON list. Raises LogError."""
+
+    def keep_census(self) -> None:
+        """Someone may ask for the topics."""
+
+    def stats(self) -> dict[str, Any]: ...
+
+    def health(self) -> tuple[bool, dict[str, Any]]:
+        """Whether all is well, and what to say."""
+
+    def warn(self, code: str, text: str) -> None:
+        """On the broker's console."""
+
+    def refused(self, code: str) -> None:
+        """Counts a request that was declined."""

@@ -1,0 +1,156 @@
+"""Reading over HTTP: history as lines, streams of server-sent events, topics, figures, health."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from smbroker.model.errors import Refused
+from smbroker.model.filter import Filter, parse
+from smbroker.web.desk import Desk, Settings
+
+LIMIT, MOST = 1_000, 100_000  # messages of one answer
+LARGEST = (1 << 63) - 1
+SLOW = 30.0  # seconds for a reader to take what has been written
+COMMENT = b":\n\n"  # shows both sides that the other is there
+WHERE = {"earliest", "latest"}
+
+
+class Reading:
+    def __init__(self, desk: Desk, settings: Settings) -> None:
+        self._desk = desk
+        self._settings = settings
+
+    async def messages(self, request: Request) -> Response:
+        limit = _number(request, "limit", LIMIT)
+        if not 1 <= limit <= MOST:
+            raise Refused("bad_query", f"limit must be from 1 to {MOST}")
+        before = _offset(request.query_params.get("before"), "before", self._desk)
+        start = _offset(request.query_params.get("from"), "from", self._desk)
+        pieces = self._desk.messages(_filter(request), start, _time(request), before, limit)
+        return await Stream.begun(pieces, "application/x-ndjson")
+
+    async def subscribe(self, request: Request) -> Response:
+        if self._desk.streams >= self._settings.max_streams:
+            raise Refused("too_many_streams", f"there are {self._settings.max_streams} streams already")
+        last = request.headers.get("last-event-id")
+        start = _offset(request.query_params.get("from"), "from", self._desk)
+        if last:
+            start = _whole(last, "Last-Event-ID") + 1
+        pieces = self._desk.follow(_filter(request), start)
+        return await EventStream.begun(pieces, "text/event-stream")
+
+    async def topics(self, _request: Request) -> Response:
+        return await ListStream.begun(self._desk.topics(), "application/json")
+
+    async def stats(self, _request: Request) -> Response:
+        return JSONResponse(self._desk.stats())
+
+    async def health(self, _request: Request) -> Response:
+        well, said = self._desk.health()
+        return JSONResponse(said, 200 if well else 503)
+
+
+class Stream(Response):
+    """An answer in pieces, made as fast as they are read. Ends when the reader goes, or takes nothing for too long."""
+
+    before = after = idle = b""
+
+    def __init__(self, first: bytes, pieces: AsyncGenerator[bytes, None], kind: str) -> None:
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"}, media_type=kind)
+        del self.headers["content-length"]
+        self._first = first
+        self._pieces = pieces
+
+    @classmethod
+    async def begun(cls, pieces: AsyncGenerator[bytes, None], kind: str) -> Response:
+        """Has the first piece made, so that what is wrong is known before the answer begins."""
+        return cls(await anext(pieces, b""), pieces, kind)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.ensure_future(self._send_all(scope, send))
+        tasks = [sending, asyncio.ensure_future(_left(receive))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._pieces.aclose()
+        if not sending.cancelled():
+            sending.result()
+
+    async def _send_all(self, scope: Scope, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            if scope["method"] != "HEAD":
+                await _write(send, self.before + (self._first or self.idle))
+                async for piece in self._pieces:
+                    await _write(send, piece or self.idle)
+                await _write(send, self.after)
+        except TimeoutError:
+            scope["smb.abort"]()
+            return
+        await send({"type": "http.response.body", "body": b""})
+
+
+class ListStream(Stream):
+    """The items of a JSON list."""
+
+    before, after = b"[", b"]\n"
+
+
+class EventStream(Stream):
+    idle = COMMENT
+
+
+async def _write(send: Send, data: bytes) -> None:
+    if data:
+        await asyncio.wait_for(send({"type": "http.response.body", "body": data, "more_body": True}), SLOW)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+# --- what is asked ---
+
+
+def _filter(request: Request) -> Filter | None:
+    text = request.query_params.get("filter")
+    return None if text is None else parse(text)
+
+
+def _number(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name)
+    return default if text is None else _whole(text, name)
+
+
+def _offset(text: str | None, name: str, desk: Desk) -> int | None:
+    if text in WHERE:
+        return desk.first_offset if text == "earliest" else desk.next_offset
+    return None if text is None else _whole(text, name)
+
+
+def _whole(text: str, name: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 19 or int(text) > LARGEST:
+        raise Refused("bad_query", f"{name} must be a whole number, not {text[:40]!r}")
+    return int(text)
+
+
+def _time(request: Request) -> int | None:
+    """Microseconds since 1970; UTC unless it says otherwise."""
+    text = request.query_params.get("since")
+    if text is None:
+        return None
+    try:
+        when = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
+        when = when if when.tzinfo else when.replace(tzinfo=UTC)
+        since = when - datetime(1970, 1, 1, tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise Refused("bad_query", f"since must be an ISO time such as 2026-11-15T10:00:00Z: {error}") from error
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

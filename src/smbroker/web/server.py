@@ -1,0 +1,89 @@
+"""uvicorn in the broker's loop: no signals, no lifespan, no output of its own; connections that say nothing end."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from smbroker.web.app import App
+from smbroker.web.desk import Desk, Settings
+
+MAX_HEAD = 256 << 10  # bytes of a request's line and headers: the longest topic, percent-encoded, fits
+IDLE = 30.0  # seconds within which a request must have come in, and the next one
+STOP_LIMIT = 1  # second for answers to end
+KEEP_ALIVE = (  # a reader that lost its power must not hold its stream for ever
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 20),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+
+
+class Connection(H11Protocol):
+    """Does not wait for ever for a request's head."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        for level, option, value in KEEP_ALIVE:
+            transport.get_extra_info("socket").setsockopt(level, option, value)
+        self._check = self.loop.call_later(IDLE, self._look)
+        self._cycle_seen: object = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._check.cancel()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        """Twice nothing but the same finished request, or none: nobody is there."""
+        idle = self.cycle is None or self.cycle.response_complete
+        if idle and self.cycle is self._cycle_seen:
+            self.transport.abort()
+            return
+        self._cycle_seen = self.cycle
+        self._check = self.loop.call_later(IDLE, self._look)
+
+
+class Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the broker's."""
+        yield
+
+
+class Warnings(logging.Handler):
+    """What uvicorn has to say goes to the broker's console, which neither blocks nor floods."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(logging.WARNING)
+        self._desk = desk
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._desk.warn("web", f"web: {self.format(record)}")
+
+
+def made(desk: Desk, settings: Settings) -> Server:
+    logger = logging.getLogger("uvicorn.error")
+    logger.propagate = False
+    logger.handlers = [Warnings(desk)]
+    logger.setLevel(logging.WARNING)
+    options: dict[str, Any] = {
+        "loop": "none",
+        "lifespan": "off",
+        "interface": "asgi3",
+        "http": Connection,
+        "ws": "none",
+        "log_config": None,
+        "access_log": False,
+        "proxy_headers": False,
+        "server_header": False,
+        "h11_max_incomplete_event_size": MAX_HEAD,
+        "limit_concurrency": settings.max_connections,
+        "timeout_keep_alive": int(IDLE),
+        "timeout_graceful_shutdown": STOP_LIMIT,
+    }
+    return Server(uvicorn.Config(App(desk, settings), **options))
