@@ -1,6 +1,7 @@
 """The MQTT codec: every packet there and back, malformed forms of every field, runs of plain publishes."""
 
 import re
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from dialects.streams import cut, one_by_one
 from dialects.wire import Case, cases
 from smbroker.dialects.mqtt import Decoder, Malformed, Run, decode_filter, framer_of, to_pairs, to_properties
 from smbroker.dialects.mqtt import fields as f
+from smbroker.dialects.mqtt.moments import as_seconds, as_text
 from smbroker.dialects.mqtt.packets import (
     Ack,
     Auth,
@@ -284,3 +286,25 @@ def test_properties_of_a_message_come_through_the_log(wanted: f.Properties) -> N
     if expiry is not None:
         carried[f.MESSAGE_EXPIRY] = expiry % 1_000_000 + 1
     assert to_properties(to_pairs(carried, 1e9), 1e9) == carried
+
+
+@given(st.floats(0, 2.5e11))
+def test_moments_are_those_of_the_calendar(seconds: float) -> None:
+    text = as_text(seconds)
+    assert datetime.fromisoformat(text).timestamp() == pytest.approx(seconds, abs=0.002)
+    assert as_seconds(text) == pytest.approx(seconds, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1970-01-02", None),
+        ("1970-01-02T00:00", 86_400.0),
+        ("1970-01-02T00:00:01.5Z", 86_401.5),
+        ("1970-01-02 02:00:00+02:00", 86_400.0),
+        ("1970-01-01T22:30-0130", 86_400.0),
+        ("soon", None),
+    ],
+)
+def test_moments_are_read_in_the_usual_forms(text: str, seconds: float | None) -> None:
+    assert as_seconds(text) == seconds

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from smbroker.core.delivery import Delivery
+from smbroker.log.format import Note
 from smbroker.log.log import Log
 from smbroker.log.writer import Entry, Writer
 from smbroker.model.errors import LogError
@@ -47,7 +48,7 @@ class Commits:
         *,
         feed: Delivery,
         release: Callable[[Sequence[Ack]], None],
-        refuse: Callable[[Client, LogError], None],
+        refuse: Callable[[Client, bytes, LogError], None],
     ) -> None:
         self.log = log
         self.stats = stats
@@ -59,7 +60,7 @@ class Commits:
         self._release = release
         self._refuse = refuse
         self._submitted: deque[Sequence[Ack] | Callable[[], None]] = deque()  # callbacks wait for those before them
-        self._gathered: list[tuple[Columns, Told | None]] = []
+        self._gathered: list[tuple[Columns, Sequence[Note], Told | None]] = []
         self._rows = 0
         self._delivered_rows = self._delivered_bytes = 0
         self._timer: TimerHandle | None = None
@@ -86,19 +87,22 @@ class Commits:
     def behind(self) -> bool:
         return self._writer.queued_bytes > BEHIND
 
-    def submit(self, columns: Columns, acks: Sequence[Ack], told: Told | None = None) -> None:
+    def submit(
+        self, columns: Columns, acks: Sequence[Ack], told: Told | None = None, notes: Sequence[Note] = ()
+    ) -> None:
+        """`notes` are kept under the same sync as the columns, which may be empty."""
         if self.failed:
             self.stats.not_logged += len(columns)
             self._feed.deliver(columns)  # relayed to all the same
-            for client, _ in acks:
-                self._refuse(client, self.failed)
+            for client, ack in acks:
+                self._refuse(client, ack, self.failed)
             if told:
                 told(self.failed)
             return
         self._submitted.append(acks)
-        self._gathered.append((columns, told))
+        self._gathered.append((columns, notes, told))
         self._rows += len(columns)
-        if acks or told or self._rows >= ENOUGH or not self._feed.empty:
+        if acks or told or notes or self._rows >= ENOUGH or not self._feed.empty:
             self.hand_over()
         elif self._timer is None:
             self._timer = self._loop.call_later(LINGER, self.hand_over)
@@ -109,8 +113,8 @@ class Commits:
             self._timer = None
         gathered, self._gathered = self._gathered, []
         self._rows = 0
-        for columns, told in gathered:
-            self._writer.submit(columns, ticket=told, size=size_of(columns))
+        for columns, notes, told in gathered:
+            self._writer.submit(columns, notes, ticket=told, size=size_of(columns))
 
     def after(self, callback: Callable[[], None]) -> None:
         """Calls back when everything submitted so far is committed or has failed."""
@@ -129,8 +133,10 @@ class Commits:
 
     def _committed(self, entries: list[Entry]) -> None:
         for entry in entries:
-            self.recent.add(entry.offset, entry.columns, entry.size)
-            self._deliver(entry)
+            if len(entry.columns):
+                entry.columns.base = entry.offset
+                self.recent.add(entry.offset, entry.columns, entry.size)
+                self._deliver(entry)
             self._release(self._next_acks())
             _tell(entry, entry.offset)
             self._call_back()
@@ -141,8 +147,8 @@ class Commits:
         for entry in entries:
             self.stats.not_logged += len(entry.columns)
             self._deliver(entry)
-            for client, _ in self._next_acks():
-                self._refuse(client, error)
+            for client, ack in self._next_acks():
+                self._refuse(client, ack, error)
             _tell(entry, error)
             self._call_back()
         self._resume()

@@ -10,10 +10,12 @@ what they are made of, `filters`, `messages` and `frames` stand between MQTT and
 from smbroker.dialects.mqtt.filters import decode_filter
 from smbroker.dialects.mqtt.frames import check_name, framer_of
 from smbroker.dialects.mqtt.messages import expires, to_pairs, to_properties
+from smbroker.dialects.mqtt.packets import Auth
 from smbroker.dialects.mqtt.reasons import Malformed
 from smbroker.dialects.mqtt.stream import Decoder, Run
 
 __all__ = [
+    "Auth",
     "Decoder",
     "Malformed",
     "Run",

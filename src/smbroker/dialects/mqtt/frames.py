@@ -7,10 +7,11 @@ MQTT 3.1 and 3.1.1 have the same bytes; 5 has a length of properties after the t
 from smbroker.dialects.mqtt.fields import MAX_LENGTH, PUBLISH, encode_binary, encode_length, encode_properties
 from smbroker.dialects.mqtt.messages import expires, to_properties
 from smbroker.model.errors import Unfit
-from smbroker.model.framing import Framer, FramerOf
-from smbroker.model.message import Columns
+from smbroker.model.framing import FramerOf
+from smbroker.model.message import Columns, Extra
 from smbroker.model.topic import Topic
 
+MAX_STARTS = 1_000  # lengths of payloads that a framer remembers
 FIRST = bytes((PUBLISH << 4,))
 
 
@@ -21,49 +22,57 @@ def check_name(topic: Topic) -> None:
 
 def framer_of(version: int) -> FramerOf:
     """`version` is 4 (also for 3) or 5."""
+    return lambda topic: _Framer(topic, version).frames
 
-    def framer(topic: Topic) -> Framer:
+
+class _Framer:
+    def __init__(self, topic: Topic, version: int) -> None:
         check_name(topic)
-        name = encode_binary(topic)
-        head = name + b"\0" if version == 5 else name
-        room = MAX_LENGTH - len(head)
-        starts: dict[int, bytes] = {}  # by length of the payload
+        self._version = version
+        self._name = encode_binary(topic)
+        self._head = self._name + b"\0" if version == 5 else self._name
+        self._room = MAX_LENGTH - len(self._head)
+        self._starts: dict[int, bytes] = {}  # by length of the payload
 
-        def one(columns: Columns, row: int) -> bytes | None:
-            payload = columns.payloads[row]
-            extra = columns.extras.get(row) if columns.extras else None
-            if extra is not None and extra.properties:
-                when, now = expires(extra.properties), columns.received / 1e6
-                if when is not None and when <= now:
-                    return None
-                if version == 5:
-                    body = name + encode_properties(to_properties(extra.properties, now)) + payload
-                    return FIRST + encode_length(len(body)) + body
-            start = starts.get(len(payload))
-            if start is None:
-                if len(starts) > 1_000:
-                    starts.clear()
-                start = starts[len(payload)] = FIRST + encode_length(len(head) + len(payload)) + head
-            return start + payload
+    def frames(self, columns: Columns, start: int, end: int, unfit: list[str]) -> list[bytes]:
+        if columns.wires:
+            found = _as_they_came(columns, start, end, self._version)
+            if found is not None:
+                return found
+        framed: list[bytes] = []
+        extras, starts = columns.extras, self._starts
+        for row, payload in enumerate(columns.payloads[start:end], start):
+            if extras and (extra := extras.get(row)) is not None and extra.properties:
+                self._with_properties(payload, extra, columns.received / 1e6, framed, unfit)
+                continue
+            beginning = starts.get(len(payload)) or self._start(len(payload))
+            if beginning:
+                framed.append(beginning + payload)
+            else:
+                unfit.append("too_long")
+        return framed
 
-        def frames(columns: Columns, start: int, end: int, unfit: list[str]) -> list[bytes]:
-            if columns.wires:
-                found = _as_they_came(columns, start, end, version)
-                if found is not None:
-                    return found
-            framed: list[bytes] = []
-            for row in range(start, end):
-                if len(columns.payloads[row]) > room:
-                    unfit.append("too_long")
-                elif (frame := one(columns, row)) is None:
-                    unfit.append("expired")
-                else:
-                    framed.append(frame)
-            return framed
+    def _start(self, size: int) -> bytes:
+        """What stands before a payload of that size; nothing if it does not fit."""
+        if size > self._room:
+            return b""
+        if len(self._starts) >= MAX_STARTS:
+            self._starts.clear()
+        start = self._starts[size] = FIRST + encode_length(len(self._head) + size) + self._head
+        return start
 
-        return frames
-
-    return framer
+    def _with_properties(self, payload: bytes, extra: Extra, now: float, framed: list[bytes], unfit: list[str]) -> None:
+        when = expires(extra.properties)
+        head = self._head
+        if self._version == 5:
+            head = self._name + encode_properties(to_properties(extra.properties, now))
+        size = len(head) + len(payload)
+        if when is not None and when <= now:
+            unfit.append("expired")
+        elif size > MAX_LENGTH:
+            unfit.append("too_long")
+        else:
+            framed.append(FIRST + encode_length(size) + head + payload)
 
 
 def _as_they_came(columns: Columns, start: int, end: int, version: int) -> list[bytes] | None:

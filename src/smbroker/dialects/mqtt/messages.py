@@ -9,16 +9,15 @@ user property      its own name; one that begins with `$` gets another `$` befor
 """
 
 from base64 import b64decode, b64encode
-from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.fields import Properties
+from smbroker.dialects.mqtt.moments import as_seconds, as_text
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 EXPIRES = "$expires"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_pairs(properties: Properties, now: float) -> Pairs:
@@ -33,8 +32,7 @@ def to_pairs(properties: Properties, now: float) -> Pairs:
     if f.CORRELATION_DATA in properties:
         pairs.append(("$correlation-data", b64encode(properties[f.CORRELATION_DATA]).decode()))
     if f.MESSAGE_EXPIRY in properties:
-        when = _EPOCH + timedelta(seconds=now + properties[f.MESSAGE_EXPIRY])
-        pairs.append((EXPIRES, when.isoformat(timespec="milliseconds")))
+        pairs.append((EXPIRES, as_text(now + properties[f.MESSAGE_EXPIRY])))
     pairs += [("$" + key if key.startswith("$") else key, value) for key, value in properties.get(f.USER, ())]
     return tuple(pairs)
 
@@ -43,11 +41,7 @@ def expires(pairs: Pairs) -> float | None:
     """When a message is out of date, in seconds since 1970."""
     for key, value in pairs:
         if key == EXPIRES:
-            try:
-                when = datetime.fromisoformat(value)
-            except ValueError:
-                return None
-            return (when - _EPOCH).total_seconds() if when.tzinfo else when.replace(tzinfo=UTC).timestamp()
+            return as_seconds(value)
     return None
 
 
