@@ -136,6 +136,8 @@ def counted(tree: ast.Module) -> Iterator[str]:
             if not isinstance(node, ast.AugAssign) or not isinstance(node.target, ast.Subscript):
                 continue
             counter, reason = node.target.value, node.target.slice
+            if isinstance(reason, ast.Tuple):  # by dialect and reason
+                reason = reason.elts[-1]
             if not isinstance(counter, ast.Attribute) or counter.attr not in COUNTERS:
                 continue
             if literal := text(reason):

@@ -8,9 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dialects.packets import plain
 from dialects.streams import cut, one_by_one
 from dialects.wire import Case, cases
-from smbroker.dialects.mqtt import Decoder, Malformed, Run, decode_filter, framer_of, to_pairs, to_properties
+from smbroker.dialects.mqtt import (
+    Acks,
+    Decoder,
+    Malformed,
+    Numbered,
+    Run,
+    decode_filter,
+    framer_of,
+    to_pairs,
+    to_properties,
+)
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.moments import as_seconds, as_text
 from smbroker.dialects.mqtt.packets import (
@@ -39,17 +50,6 @@ LIMIT = 1 << 20
 def raw(text: str) -> bytes:
     parts = re.findall(r"'[^']*'|[0-9a-f]{2}", text)
     return b"".join(part[1:-1].encode() if part[0] == "'" else bytes.fromhex(part) for part in parts)
-
-
-def plain(items: list[Any]) -> list[Packet]:
-    """Runs written out as the packets that they are."""
-    found: list[Packet] = []
-    for item in items:
-        if isinstance(item, Run):
-            found += [Publish(item.topic, payload) for payload in item.payloads]
-        else:
-            found.append(item)
-    return found
 
 
 def decoded(pieces: list[bytes], version: int) -> list[Packet]:
@@ -195,6 +195,15 @@ def test_a_run_ends_where_topic_length_or_flags_change() -> None:
     items = Decoder(LIMIT, 4).feed(b"".join(packet.encode(4) for packet in wanted))
     assert [isinstance(item, Run) for item in items] == [True, True, True, False]
     assert plain(items) == wanted
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_publishes_with_qos_1_and_their_acks_come_in_rows(version: int) -> None:
+    wanted = [Publish(b"a/b", b"%d" % number, 1, packet_id=number + 255) for number in range(5)]
+    acks = [Ack(f.PUBACK, number + 255) for number in range(5)]
+    items = Decoder(LIMIT, version).feed(b"".join(packet.encode(version) for packet in (*wanted, *acks)))
+    assert [type(item) for item in items] == [Numbered, Acks]
+    assert plain(items) == [*wanted, *acks]
 
 
 def test_what_came_before_a_fault_is_told() -> None:

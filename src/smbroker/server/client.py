@@ -42,5 +42,8 @@ class Client(Outbox):
     def close(self) -> None:
         """Ends a connection once what waits for it is written and nothing is owed to it. A peer has none."""
 
+    def acknowledged(self, ack: bytes) -> None:
+        """This acknowledgement leaves."""
+
     def paid(self) -> None:
         """Nothing is owed any more."""

@@ -156,6 +156,22 @@ class Turn:
         if self._bytes > MAX_TURN:
             self.end()
 
+    def publish_numbered(self, client: Client, topic: Topic, payloads: list[bytes], extra: Extra, acks: bytes) -> None:
+        """Messages that are alike but for their payload, with the acknowledgements of them all."""
+        self._check(client, (topic, payloads[0], Kind.BYTES, acks))
+        inbound, count = self.inbound, len(payloads)
+        row = len(inbound.topics)
+        inbound.topics += [topic] * count
+        inbound.payloads += payloads
+        inbound.kinds += [Kind.BYTES] * count
+        inbound.origins += [client.origin] * count
+        inbound.extras.update(dict.fromkeys(range(row, row + count), extra))
+        self._acks.append((client, acks))
+        client.owed += 1
+        self._bytes += (len(payloads[0]) + ROW_BYTES) * count
+        if self._bytes > MAX_TURN:
+            self.end()
+
     def publish_with(self, client: Client, message: Publish, extra: Extra, note: Note | None = None) -> None:
         """One message with what only some have; `note` is kept under the same sync."""
         self._check(client, message)
@@ -249,6 +265,7 @@ class Turn:
     def _release(self, acks: Sequence[Ack]) -> None:
         for client, ack in acks:
             self.delivery.put(client, ack)
+            client.acknowledged(ack)
             client.owed -= 1
             if not client.owed:
                 client.paid()

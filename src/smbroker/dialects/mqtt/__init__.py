@@ -12,12 +12,14 @@ from smbroker.dialects.mqtt.frames import check_name, framer_of
 from smbroker.dialects.mqtt.messages import expires, to_pairs, to_properties
 from smbroker.dialects.mqtt.packets import Auth
 from smbroker.dialects.mqtt.reasons import Malformed
-from smbroker.dialects.mqtt.stream import Decoder, Run
+from smbroker.dialects.mqtt.stream import Acks, Decoder, Numbered, Run
 
 __all__ = [
+    "Acks",
     "Auth",
     "Decoder",
     "Malformed",
+    "Numbered",
     "Run",
     "check_name",
     "decode_filter",

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from smbroker.dialects import mqtt
-from smbroker.dialects.mqtt import Decoder, Malformed, Run
+from smbroker.dialects.mqtt import Acks, Decoder, Malformed, Numbered, Run
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import (
     Ack,
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from smbroker.server.tcp import Connections
 
 PLAIN_EXTRAS = {(qos, retain): Extra(qos, retain) for qos in range(3) for retain in (False, True)}
+PUBACK = bytes((f.PUBACK << 4, 2))
 PINGRESP = Ping(f.PINGRESP).encode()
 HEAD_ROOM = 65_535 + 4_096  # what a packet may have besides its payload: topic, properties
 
@@ -63,7 +64,7 @@ HEAD_ROOM = 65_535 + 4_096  # what a packet may have besides its payload: topic,
 class MqttConnection(Client, asyncio.Protocol):
     __slots__ = (
         "_aliases", "_closing", "_decoder", "_full", "_heard", "_held", "_keep_alive", "_shared", "_timer",
-        "_transport", "_will", "mqtt", "version",
+        "_transport", "_will", "mqtt", "under_way", "version",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -74,6 +75,7 @@ class MqttConnection(Client, asyncio.Protocol):
         self.version = 0  # 0: no CONNECT yet
         self._decoder = Decoder(shared.config.max_payload + HEAD_ROOM)
         self._aliases: dict[int, Topic] = {}
+        self.under_way = 0  # QoS 1 from the client, not acknowledged yet
         self._held = 0
         self._full = False
         self._closing = False
@@ -341,13 +343,38 @@ class MqttConnection(Client, asyncio.Protocol):
             raise Malformed("payload_too_long", "a payload longer than max_payload", 0x95)
         self.mqtt.turn.publish_run(self, run.topic, run.payloads, 5 if run.version == 5 else 4, run.wire)
 
+    def _numbered(self, run: Numbered) -> None:
+        if run.topic.startswith(b"$"):
+            for number, payload in zip(run.numbers, run.payloads, strict=True):
+                self._publish(Publish(run.topic, payload, 1, packet_id=int.from_bytes(number, "big")))
+            return
+        session = self._session
+        assert session
+        self.under_way += len(run.numbers)
+        if self.version == 5 and self.under_way + len(session.inbound) > self.mqtt.config.receive_maximum:
+            self._exceeds(0)
+        acks = b"".join([PUBACK + number for number in run.numbers])
+        try:
+            self.mqtt.turn.publish_numbered(self, run.topic, run.payloads, PLAIN_EXTRAS[1, False], acks)
+        except Refused as error:
+            self._not_taken(acks, error)
+
+    def acknowledged(self, ack: bytes) -> None:
+        if ack[0] == PUBACK[0]:
+            self.under_way -= len(ack) // 4
+
+    def _acks(self, acks: Acks) -> None:
+        session = self._session
+        assert session
+        session.acknowledged(acks.numbers)
+
     def _publish(self, packet: Publish) -> None:
         topic = self._resolved(packet)
         qos, number = packet.qos, packet.packet_id
         session = self._session
         assert session
-        if qos and self.owed + len(session.inbound) >= self.mqtt.config.receive_maximum and self._exceeds(number):
-            return
+        if qos and self.under_way + len(session.inbound) >= self.mqtt.config.receive_maximum:
+            self._exceeds(number)
         ack = b"" if not qos else Ack(f.PUBACK if qos == 1 else f.PUBREC, number).encode(self.version)
         if qos == 2 and number in session.inbound:  # "MUST NOT cause duplicate messages" [MQTT-4.3.3-10]
             self.mqtt.turn.acknowledge(self, ack)
@@ -364,9 +391,11 @@ class MqttConnection(Client, asyncio.Protocol):
         note = None
         if qos == 2:
             session.inbound.add(number)
+            session.changed = True
             note = self._note(session, b"+", number)
         try:
             self.mqtt.turn.publish_with(self, (topic, packet.payload, Kind.BYTES, ack), extra, note)
+            self.under_way += qos == 1
         except Refused as error:
             session.inbound.discard(number)
             self._not_taken(ack, error)
@@ -382,20 +411,24 @@ class MqttConnection(Client, asyncio.Protocol):
         """MQTT 5 is told that the message was not kept; older versions are closed, so that it comes again."""
         if self.version != 5 or not ack:
             return b""
-        kind, number = ack[0] >> 4, int.from_bytes(ack[2:4], "big")
-        if kind == f.PUBREC and self._session:
-            self._session.inbound.discard(number)
+        kind = ack[0] >> 4
         if kind not in (f.PUBACK, f.PUBREC):
             return b""
-        return Ack(kind, number, IMPLEMENTATION, {f.REASON_STRING: text}).encode(5)
+        self.acknowledged(ack)
+        numbers = [int.from_bytes(ack[at + 2 : at + 4], "big") for at in range(0, len(ack), 4)]
+        if kind == f.PUBREC and self._session:
+            self._session.inbound.difference_update(numbers)
+        about = {f.REASON_STRING: text}
+        return b"".join(Ack(kind, number, IMPLEMENTATION, about).encode(5) for number in numbers)
 
-    def _exceeds(self, number: int) -> bool:
+    def _exceeds(self, number: int) -> None:
+        """ "a DISCONNECT packet with Reason Code of 0x93" [MQTT-3.3.4-9]; older versions know no such limit for QoS 1."""
         session = self._session
         assert session
         if self.version != 5 and len(session.inbound) < self.mqtt.config.receive_maximum:
-            return False
+            return
         if number in session.inbound:
-            return False
+            return
         raise Malformed("mqtt_receive_maximum", "more messages under way than allowed", RECEIVE_MAXIMUM_EXCEEDED)
 
     def _resolved(self, packet: Publish) -> Topic:
@@ -426,12 +459,12 @@ class MqttConnection(Client, asyncio.Protocol):
         ACKS[packet.kind](self, session, packet)
 
     def _puback(self, session: MqttSession, packet: Ack) -> None:
-        session.acknowledged(packet.packet_id)
+        session.acknowledged([packet.packet_id])
 
     def _pubrec(self, session: MqttSession, packet: Ack) -> None:
         number = packet.packet_id
         if packet.reason >= 0x80:
-            session.acknowledged(number)
+            session.acknowledged([number])
             return
         flight = session.received(number)
         reason = PACKET_ID_NOT_FOUND if flight is None and self.version == 5 else 0
@@ -449,11 +482,12 @@ class MqttConnection(Client, asyncio.Protocol):
             self.mqtt.turn.acknowledge(self, Ack(f.PUBCOMP, number, reason).encode(self.version))
             return
         session.inbound.discard(number)
+        session.changed = True
         note = self._note(session, b"-", number)
         self.mqtt.turn.acknowledge(self, Ack(f.PUBCOMP, number).encode(self.version), note)
 
     def _pubcomp(self, session: MqttSession, packet: Ack) -> None:
-        session.acknowledged(packet.packet_id)
+        session.acknowledged([packet.packet_id])
 
     # --- subscriptions ---
 
@@ -536,6 +570,8 @@ class MqttConnection(Client, asyncio.Protocol):
 
 HANDLERS: dict[type, Callable[[MqttConnection, Any], None]] = {
     Run: MqttConnection._run,
+    Numbered: MqttConnection._numbered,
+    Acks: MqttConnection._acks,
     Publish: MqttConnection._publish,
     Ack: MqttConnection._ack,
     Subscribe: MqttConnection._subscribe,

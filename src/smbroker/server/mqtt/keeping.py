@@ -29,6 +29,7 @@ from smbroker.server.mqtt.subscriptions import Subscription
 FACT = "mqtt"
 IDLE_ROWS = 10_000  # a cursor moves on over so many messages that are not for it; less is not worth saving
 SHARE = b"$share"
+ROWS = ("topic", "payload", "dialect", "source", "client", "qos", "properties", "retain")
 
 
 class MqttKeeping:
@@ -68,6 +69,7 @@ class MqttKeeping:
     def _save(self, session: MqttSession) -> None:
         about: dict[str, Any] = {"expiry": session.expiry, "inbound": sorted(session.inbound)}
         cursor = None
+        session.changed = False
         if session.replay:
             cursor, high, pending = session.replay.saved()
             about |= {"high": high, "pending": pending}
@@ -80,15 +82,17 @@ class MqttKeeping:
     def save(self) -> None:
         """What has moved, and up to where the state is complete."""
         following = self._commits.recent.next
-        for session in self._mqtt.sessions.values():
-            replay = session.replay
-            if session.lasting and replay:
-                idle = following - self._saved.get(session, 0) > IDLE_ROWS and session.connection is not None
-                if replay.touched or idle:
-                    self._save(session)
+        for session in self._mqtt.here:
+            if session.lasting and (session.changed or self._has_moved(session, following)):
+                self._save(session)
         if following != self._fact:
             self._fact = following
             self._state.save_fact(FACT, following)
+
+    def _has_moved(self, session: MqttSession, following: int) -> bool:
+        if session.replay is None:
+            return False
+        return session.replay.touched or following - self._saved.get(session, 0) > IDLE_ROWS
 
     # --- the start ---
 
@@ -129,9 +133,7 @@ class MqttKeeping:
 
     def _apply(self, log: Log, start: int) -> None:
         """What the state has missed, from the log."""
-        for batch in log.read(
-            start, columns=("topic", "payload", "dialect", "source", "client", "qos", "properties", "retain")
-        ):
+        for batch in log.read(start, columns=ROWS):
             if batch.column("retain").true_count:
                 for row in batch.to_pylist():
                     if row["retain"]:

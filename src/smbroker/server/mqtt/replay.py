@@ -260,5 +260,5 @@ class Replay:
 
     def acknowledged(self, offset: int) -> None:
         self.pending.pop(offset, None)
-        if offset >= self.cursor:
+        if not self.live and offset >= self.cursor:
             self.done.add(offset)

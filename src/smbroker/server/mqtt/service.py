@@ -21,6 +21,7 @@ from smbroker.log.questions import Backwards, Failed, Moment, Place
 from smbroker.model.commands import Publish
 from smbroker.model.filter import Filter
 from smbroker.model.message import Dialect, Extra, Kind
+from smbroker.model.topic import Topic
 from smbroker.server.commits import Commits
 from smbroker.server.config import MqttConfig
 from smbroker.server.history import History
@@ -54,7 +55,8 @@ class Mqtt:
         self._history = history
         self.max_subscriptions = max_subscriptions
         self.sessions: dict[str, MqttSession] = {}
-        self.connected = 0
+        self.starts: dict[tuple[Topic, int, int, int], bytes] = {}  # of sessions' packets
+        self.here: set[MqttSession] = set()  # whose client is connected
         self.retained = RetainedMessages(config.max_retained, config.max_retained_bytes, turn.stats)
         turn.retain = self.retained.take
         self._shares: dict[tuple[str, Filter], Share] = {}
@@ -84,7 +86,7 @@ class Mqtt:
         self.turn.settle()
         session.connection = connection
         session.outbox = connection
-        self.connected += 1
+        self.here.add(session)
         if session.lasting and self.keeping:
             self.keeping.session(session)
         return session, present
@@ -126,7 +128,7 @@ class Mqtt:
             return
         session.connection = None
         session.outbox = None
-        self.connected -= 1
+        self.here.discard(session)
         if will:
             delay = min(will.properties.get(f.WILL_DELAY, 0), session.expiry)
             publish = partial(self._publish_will, connection, will)

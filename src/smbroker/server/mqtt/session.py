@@ -18,7 +18,6 @@ from smbroker.dialects import mqtt
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.fields import encode_binary, encode_length, encode_properties
 from smbroker.dialects.mqtt.packets import Ack
-from smbroker.model.errors import Unfit
 from smbroker.model.message import Columns, Dialect, Extra, Origin
 from smbroker.model.topic import Topic
 from smbroker.server.mqtt.subscriptions import Subscription, Subscriptions
@@ -32,6 +31,7 @@ NEVER = 0xFFFF_FFFF  # session expiry: the session does not expire
 KEPT_IDS = 49_152  # packet identifiers of kept messages are 1 to this, by offset; the rest are above
 NO_EXTRA = Extra()
 NOTHING: tuple[int, ...] = ()
+MAX_STARTS = 1_000  # beginnings of packets that are remembered, and the longest topic in them
 MAX_ALIASES = 1_000  # topics that get an alias for one client, at most
 
 
@@ -58,22 +58,8 @@ class Flight:
 
 class MqttSession(Session):
     __slots__ = (
-        "_last_id",
-        "_queued",
-        "alias_maximum",
-        "aliases",
-        "connection",
-        "expires_at",
-        "expiry",
-        "inbound",
-        "inflight",
-        "known",
-        "max_packet",
-        "mqtt",
-        "queue",
-        "replay",
-        "version",
-        "window",
+        "_last_id", "_queued", "alias_maximum", "aliases", "changed", "connection", "expires_at", "expiry", "inbound",
+        "inflight", "known", "max_packet", "mqtt", "queue", "replay", "version", "window",
     )  # fmt: skip
 
     def __init__(self, service: "Mqtt", client: str) -> None:
@@ -89,6 +75,7 @@ class MqttSession(Session):
         self.alias_maximum = 0
         self.aliases: dict[Topic, int] = {}
         self.inbound: set[int] = set()  # QoS 2: identifiers of what the client has not released yet
+        self.changed = False  # `inbound` is not as it was saved
         self.queue: deque[Item] = deque()
         self._queued = 0  # bytes
         self.inflight: dict[int, Flight] = {}
@@ -174,7 +161,7 @@ class MqttSession(Session):
         """Into the queue, if there is room."""
         config = self.mqtt.config
         if len(self.queue) >= config.max_queued or self._queued > config.max_queued_bytes:
-            self.mqtt.turn.stats.undeliverable[Dialect.MQTT, "queue_full"] += 1
+            self._undeliverable("queue_full")
             return
         self.queue.append(item)
         self._queued += len(item.payload)
@@ -226,8 +213,18 @@ class MqttSession(Session):
 
     def _frame(self, item: Item, number: int) -> bytes | None:
         """The PUBLISH, or None if it cannot or need not be sent any more."""
-        extra, topic = item.extra, item.topic
+        extra = item.extra
         first = f.PUBLISH << 4 | item.dup << 3 | item.qos << 1 | item.retain
+        if not (extra.properties or item.identifiers or self.alias_maximum) and self.max_packet == f.MAX_LENGTH:
+            starts = self.mqtt.starts
+            key = (item.topic, len(item.payload), first, self.version)
+            start = starts.get(key) or self._start(key)
+            if start:
+                return b"".join((start, number.to_bytes(2, "big") if number else b"", self._none, item.payload))
+        return self._full_frame(item, number, first)
+
+    def _full_frame(self, item: Item, number: int, first: int) -> bytes | None:
+        extra, topic = item.extra, item.topic
         properties: f.Properties = {}
         if extra.properties:
             now = time.time()
@@ -237,10 +234,8 @@ class MqttSession(Session):
                 return None
             if self.version == 5:
                 properties = mqtt.to_properties(extra.properties, now)
-        try:
-            mqtt.check_name(topic)
-        except Unfit as unfit:
-            self._undeliverable(unfit.code)
+        if b"+" in topic or b"#" in topic:
+            self._undeliverable("topic_wildcard")
             return None
         name = topic
         if self.version == 5:
@@ -264,6 +259,23 @@ class MqttSession(Session):
             return None
         return frame
 
+    @property
+    def _none(self) -> bytes:
+        """No properties."""
+        return b"\0" if self.version == 5 else b""
+
+    def _start(self, key: tuple[Topic, int, int, int]) -> bytes:
+        """What stands before the identifier of such messages; nothing if it is better not to remember it."""
+        topic, size, first, version = key
+        length = 2 + len(topic) + (2 if first & 6 else 0) + (version == 5) + size
+        if b"+" in topic or b"#" in topic or length > f.MAX_LENGTH or len(topic) > MAX_STARTS:
+            return b""
+        starts = self.mqtt.starts
+        if len(starts) >= MAX_STARTS:
+            starts.clear()
+        start = starts[key] = bytes((first,)) + encode_length(length) + encode_binary(topic)
+        return start
+
     def _aliased(self, topic: Topic, properties: f.Properties) -> bytes:
         """The topic's name, or nothing if the client knows its alias."""
         alias = self.aliases.get(topic)
@@ -279,13 +291,14 @@ class MqttSession(Session):
 
     # --- what the client says to it ---
 
-    def acknowledged(self, number: int) -> None:
-        """PUBACK, PUBCOMP, or PUBREC with an error: the message is done with."""
-        flight = self.inflight.pop(number, None)
-        if flight is not None:
-            if self.replay and flight.item.offset >= 0:
-                self.replay.acknowledged(flight.item.offset)
-            self._moved()
+    def acknowledged(self, numbers: list[int]) -> None:
+        """PUBACK, PUBCOMP, or PUBREC with an error: the messages are done with."""
+        replay = self.replay
+        for number in numbers:
+            flight = self.inflight.pop(number, None)
+            if flight is not None and replay and (replay.pending or not replay.live):
+                replay.acknowledged(flight.item.offset)
+        self._moved()
 
     def received(self, number: int) -> Flight | None:
         """PUBREC: from here on only PUBREL is sent again."""

@@ -30,9 +30,9 @@ class Sys:
         return {
             "version": f"smbroker version {__version__}",
             "uptime": f"{time.monotonic() - self._started:.0f} seconds",
-            "clients/connected": str(service.connected),
+            "clients/connected": str(len(service.here)),
             "clients/total": str(len(service.sessions)),
-            "clients/disconnected": str(len(service.sessions) - service.connected),
+            "clients/disconnected": str(len(service.sessions) - len(service.here)),
             "messages/received": str(sum(stats.received.values())),
             "messages/sent": str(sum(stats.delivered.values())),
             "subscriptions/count": str(sum(service.turn.sessions.by_dialect.values())),
