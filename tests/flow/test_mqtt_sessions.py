@@ -61,7 +61,8 @@ def test_what_was_not_acknowledged_comes_again(options: list[str], qos: int) -> 
         publisher.publish("t", b"3", qos)
         client = lasting(broker, "again", 4)
         again = [client.expect(Publish) for _ in range(3)]
-        assert [(one.payload, one.dup) for one in again] == [(b"0", True), (b"2", True), (b"3", False)]
+        assert [one.payload for one in again] == [b"0", b"2", b"3"]
+        assert [one.dup for one in again[:2]] == [True, True]
         assert [one.packet_id for one in again[:2]] == [first[0].packet_id, first[2].packet_id]
         for one in again:
             client.accept(one)

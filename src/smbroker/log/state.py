@@ -50,7 +50,7 @@ class SavedSession:
     subscriptions: dict[Filter, tuple[bool, int]] = field(default_factory=dict)  # keep, start
     expires: int | None = None  # seconds since 1970
     properties: str | None = None
-    options: dict[Filter, str | None] = field(default_factory=dict)  # of subscriptions
+    options: dict[Filter, str] = field(default_factory=dict)  # of subscriptions
 
 
 class State:
@@ -58,6 +58,7 @@ class State:
         self._path = path
         self._on_trouble = on_trouble  # called in the writing thread, once per run of failures; "" when it is over
         self._waiting: dict[tuple[Any, ...], list[tuple[str, tuple[Any, ...]]]] = {}
+        self._then: list[Callable[[], None]] = []
         self._changed = threading.Condition()
         self._writing = False
         self._closing = False
@@ -84,7 +85,8 @@ class State:
                 if session:
                     pattern = unpacked(packed)
                     session.subscriptions[pattern] = bool(keep), start
-                    session.options[pattern] = options
+                    if options is not None:
+                        session.options[pattern] = options
         return list(sessions.values())
 
     def load_retained(self) -> list[tuple[bytes, bytes, str]]:
@@ -147,6 +149,12 @@ class State:
         for key, cursor in cursors:
             self._put(("cursor", key), [(sql, (cursor, *key))])
 
+    def after(self, callback: Callable[[], None]) -> None:
+        """Calls back, in the writing thread, when everything so far is on disk, or could not be written."""
+        with self._changed:
+            self._then.append(callback)
+            self._changed.notify_all()
+
     def flush(self, limit: float | None = None) -> bool:
         """Waits until everything so far is on disk; whether it is."""
         with self._changed:
@@ -172,12 +180,15 @@ class State:
         trouble = ""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closing)
+                self._changed.wait_for(lambda: self._waiting or self._then or self._closing)
                 if self._closing:
                     return
                 batch, self._waiting = self._waiting, {}
+                then, self._then = self._then, []
                 self._writing = True
-            before, trouble = trouble, self._write(batch)
+            before, trouble = trouble, self._write(batch) if batch else trouble
+            for callback in then:
+                callback()
             with self._changed:
                 if trouble:
                     newer = self._waiting

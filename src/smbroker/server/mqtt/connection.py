@@ -9,6 +9,7 @@ send in OPEN is the table HANDLERS. Whatever else it sends ends the connection: 
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from smbroker.dialects import mqtt
@@ -23,6 +24,7 @@ from smbroker.dialects.mqtt.packets import (
     Publish,
     Results,
     Subscribe,
+    Topics,
     Unsubscribe,
     Will,
 )
@@ -63,7 +65,7 @@ HEAD_ROOM = 65_535 + 4_096  # what a packet may have besides its payload: topic,
 
 class MqttConnection(Client, asyncio.Protocol):
     __slots__ = (
-        "_aliases", "_closing", "_decoder", "_full", "_heard", "_held", "_keep_alive", "_shared", "_timer",
+        "_aliases", "_closing", "_decoder", "_full", "_heard", "_held", "_keep_alive", "_later", "_shared", "_timer",
         "_transport", "_will", "mqtt", "under_way", "version",
     )  # fmt: skip
 
@@ -80,6 +82,7 @@ class MqttConnection(Client, asyncio.Protocol):
         self._full = False
         self._closing = False
         self._will: Will | None = None
+        self._later: list[Any] | None = None  # packets that wait until the session is on disk
         self._keep_alive = 0.0
         self._heard = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -112,13 +115,15 @@ class MqttConnection(Client, asyncio.Protocol):
         if turn.behind and turn.commits and self._transport.is_reading():
             self._transport.pause_reading()
             turn.commits.when_caught_up(self._resume_reading)
+        self._handle(lambda: self._decoder.feed(data))
+
+    def _handle(self, items: Callable[[], list[Any]]) -> None:
         try:
             try:
-                items = self._decoder.feed(data)
+                self._take(items())
             except Malformed as error:
                 self._take(error.items)
                 raise
-            self._take(items)
             held = self._decoder.held
             if held != self._held:
                 self._account(held)
@@ -128,8 +133,11 @@ class MqttConnection(Client, asyncio.Protocol):
             self._fail(Malformed(error.code, error.text, IMPLEMENTATION))
 
     def _take(self, items: list[Any]) -> None:
-        for item in items:
+        for at, item in enumerate(items):
             if self._closing:
+                return
+            if self._later is not None:
+                self._later += items[at:]
                 return
             HANDLERS[type(item)](self, item)
 
@@ -297,8 +305,23 @@ class MqttConnection(Client, asyncio.Protocol):
         self.session = session
         self._will = packet.will
         keep_alive = self._kept_alive(packet)
-        self._say(Connack(present and version > 3, 0, self._offered(packet, session, assigned, keep_alive)))
+        connack = Connack(present and version > 3, 0, self._offered(packet, session, assigned, keep_alive))
+        if present:
+            self._opened(session, connack)
+        else:
+            self._later = []
+            self.mqtt.when_kept(session, partial(self._opened, session, connack))
+
+    def _opened(self, session: MqttSession, connack: Connack) -> None:
+        """A session that lasts is on disk before its client hears that it is there."""
+        if self._closing or self.session is not session:
+            return
+        self._say(connack)
         self.mqtt.attach(session)
+        later, self._later = self._later, None
+        self.mqtt.turn.begin()
+        if later:
+            self._handle(lambda: later)
 
     def _kept_alive(self, packet: Connect) -> int:
         most = self.mqtt.config.max_keep_alive
@@ -422,7 +445,7 @@ class MqttConnection(Client, asyncio.Protocol):
         return b"".join(Ack(kind, number, IMPLEMENTATION, about).encode(5) for number in numbers)
 
     def _exceeds(self, number: int) -> None:
-        """ "a DISCONNECT packet with Reason Code of 0x93" [MQTT-3.3.4-9]; older versions know no such limit for QoS 1."""
+        """Reason 0x93 [MQTT-3.3.4-9]; older versions know no such limit, so there QoS 1 is not counted."""
         session = self._session
         assert session
         if self.version != 5 and len(session.inbound) < self.mqtt.config.receive_maximum:
@@ -497,41 +520,45 @@ class MqttConnection(Client, asyncio.Protocol):
         service.turn.settle()
         identifier = packet.properties.get(f.SUBSCRIPTION_ID, 0)
         wanted = dict(packet.properties.get(f.USER, ())).get("smb-replay")
-        codes: list[int] = []
-        made: list[tuple[Subscription, bool, int]] = []
-        trouble: list[str] = []
+        answer = Results(f.SUBACK, packet.packet_id, [])
+        made: list[Subscription] = []  # those whose retained messages are wanted
         for options in packet.topics:
             try:
-                share, pattern = mqtt.decode_filter(options.filter)
-                if share and options.no_local:
-                    raise Malformed("mqtt_protocol", "no-local with a shared subscription", PROTOCOL_ERROR)
-                one = Subscription.asked(pattern, share, options, identifier)
+                one = self._asked(options, identifier)
                 new = service.subscribe(session, one)
-                codes.append(one.qos)
-                made.append((one, new, options.handling))
                 if wanted is not None:
-                    self._replay(session, one, wanted)
+                    service.replay(session, one, wanted)
             except Malformed as error:
                 if error.reason == PROTOCOL_ERROR:
                     raise
                 service.turn.reject(self, error)
-                trouble.append(error.text)
-                code = error.reason if self.version == 5 else 0x80
-                codes.append(code) if len(codes) < len(made) + len(trouble) else codes.__setitem__(-1, code)
-        properties = {f.REASON_STRING: "; ".join(trouble)[:1_000]} if trouble else {}
-        self._say(Results(f.SUBACK, packet.packet_id, codes, properties))
-        for one, new, handling in made:
-            if not one.share and (handling == 0 or (handling == 1 and new)) and wanted is None:
-                self._send_retained(session, one)
+                answer.properties[f.REASON_STRING] = error.text[:1_000]
+                answer.codes.append(error.reason if self.version == 5 else 0x80)
+                continue
+            answer.codes.append(one.qos)
+            if not one.share and wanted is None and (options.handling == 0 or (options.handling == 1 and new)):
+                made.append(one)
+        service.when_kept(session, partial(self._subscribed, session, answer, made))
+
+    @staticmethod
+    def _asked(options: Topics, identifier: int) -> Subscription:
+        share, pattern = mqtt.decode_filter(options.filter)
+        if share and options.no_local:
+            raise Malformed("mqtt_protocol", "no-local with a shared subscription", PROTOCOL_ERROR)
+        return Subscription.asked(pattern, share, options, identifier)
+
+    def _subscribed(self, session: MqttSession, answer: Results, made: list[Subscription]) -> None:
+        if self._closing or self.session is not session:
+            return
+        self._say(answer)
+        for one in made:
+            self._send_retained(session, one)
         session.pump()
+        self.mqtt.turn.begin()
 
     def _send_retained(self, session: MqttSession, one: Subscription) -> None:
         for topic, message in self.mqtt.retained.matching(one.pattern):
             session.send_retained(one, topic, message.payload, message.extra, message.qos)
-
-    def _replay(self, session: MqttSession, one: Subscription, wanted: str) -> None:
-        """The extension `smb-replay`: the history of the subscription first."""
-        self.mqtt.replay(session, one, wanted)
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
         session = self._session

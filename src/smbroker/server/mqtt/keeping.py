@@ -11,7 +11,7 @@ Applying one twice changes nothing.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from smbroker.log.format import Note
@@ -57,6 +57,11 @@ class MqttKeeping:
 
     def unsubscribed(self, session: MqttSession, one: Subscription) -> None:
         self._state.drop_subscription(_key(session), _packed(one))
+
+    def after(self, callback: Callable[[], None]) -> None:
+        """Calls back when what was told so far is on disk."""
+        loop = self._mqtt.turn.loop
+        self._state.after(lambda: _ignore(loop.call_soon_threadsafe(callback)))
 
     def retained(self, topic: Topic, message: Retained | None) -> None:
         if message is None:
@@ -161,6 +166,10 @@ class MqttKeeping:
             session.inbound.discard(int(number))
         elif session.replay:
             session.replay.received(int(number))
+
+
+def _ignore(_handle: object) -> None:
+    """For callbacks that return nothing."""
 
 
 def _key(session: MqttSession) -> SessionKey:

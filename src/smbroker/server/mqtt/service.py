@@ -41,6 +41,8 @@ class Keeping(Protocol):
 
     def session(self, session: MqttSession) -> None: ...
 
+    def after(self, callback: Callable[[], None]) -> None: ...
+
     def dropped(self, session: MqttSession) -> None: ...
 
     def subscribed(self, session: MqttSession, one: Subscription) -> None: ...
@@ -113,6 +115,13 @@ class Mqtt:
         if session.replay:
             session.replay.attach()
         session.pump()
+
+    def when_kept(self, session: MqttSession, callback: Callable[[], None]) -> None:
+        """Calls back when what is remembered of the session survives a crash; at once if nothing has to."""
+        if self.keeping and session.lasting:
+            self.keeping.after(callback)
+        else:
+            callback()
 
     def new_id(self) -> str:
         while (name := "smb-" + token_hex(8)) in self.sessions:
