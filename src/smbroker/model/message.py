@@ -6,11 +6,11 @@ other than BYTES and STRING are numbers of the `typed` dialect; their payload is
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from operator import itemgetter
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from smbroker.model.topic import Topic
 
@@ -69,6 +69,16 @@ class Extra:
 
 Wire: TypeAlias = tuple[int, int, int, bytes]
 """First row, end, version of MQTT, and the bytes of these rows as they came."""
+
+
+class Rows(NamedTuple):
+    """Messages as a request brought them, unchecked; a part that is empty is the same as usual for all of them."""
+
+    topics: list[bytes]
+    payloads: list[bytes]
+    retain: Sequence[bool] = ()
+    kinds: Sequence[str | None] = ()
+    properties: Sequence[list[tuple[str, str]] | None] = ()
 
 
 @dataclass(slots=True)

@@ -60,7 +60,7 @@ class Commits:
         self._release = release
         self._refuse = refuse
         self._submitted: deque[Sequence[Ack] | Callable[[], None]] = deque()  # callbacks wait for those before them
-        self._gathered: list[tuple[Columns, Sequence[Note], Told | None]] = []
+        self._gathered: list[tuple[Columns, Told | None, Sequence[Note]]] = []
         self._rows = 0
         self._delivered_rows = self._delivered_bytes = 0
         self._timer: TimerHandle | None = None
@@ -100,7 +100,7 @@ class Commits:
                 told(self.failed)
             return
         self._submitted.append(acks)
-        self._gathered.append((columns, notes, told))
+        self._gathered.append((columns, told, notes))
         self._rows += len(columns)
         if acks or told or notes or self._rows >= ENOUGH or not self._feed.empty:
             self.hand_over()
@@ -113,8 +113,8 @@ class Commits:
             self._timer = None
         gathered, self._gathered = self._gathered, []
         self._rows = 0
-        for columns, notes, told in gathered:
-            self._writer.submit(columns, notes, ticket=told, size=size_of(columns))
+        for columns, told, notes in gathered:
+            self._writer.submit(columns, notes, told, size_of(columns))
 
     def after(self, callback: Callable[[], None]) -> None:
         """Calls back when everything submitted so far is committed or has failed."""

@@ -187,10 +187,19 @@ class Turn:
         self._acks.append((client, ack))
         client.owed += 1
 
-    def publish_all(self, columns: Columns, told: Told) -> None:
-        """Columns that belong together, in the order of publishing: their offsets follow one another."""
+    def publish_all(self, columns: Columns, told: Told, notes: Sequence[Note] = ()) -> None:
+        """Columns that belong together, in the order of publishing: their offsets follow one another.
+
+        Notes are kept with them, under the same sync."""
         self.settle()
-        self._pass_on(columns, (), told)
+        self._pass_on(columns, (), told, notes)
+        self.begin()
+
+    def relay(self, columns: Columns) -> None:
+        """To those who are subscribed now; not for the log."""
+        self.settle()
+        self._deliver(columns)
+        self.committed.deliver(columns)
         self.begin()
 
     def reject(self, client: Client, error: SmbError) -> None:
@@ -226,15 +235,18 @@ class Turn:
         notes, self._notes = self._notes, []
         self._pass_on(columns, acks, notes=notes)
 
-    def _pass_on(
-        self, columns: Columns, acks: Sequence[Ack], told: Told | None = None, notes: Sequence[Note] = ()
-    ) -> None:
+    def _deliver(self, columns: Columns) -> None:
         columns.received = time.time_ns() // 1000
         for origin, messages in Counter(columns.origins).items():
             self.stats.received[origin.dialect] += messages
         if self.retain and columns.extras:
             self.retain(columns)
         self.delivery.deliver(columns)
+
+    def _pass_on(
+        self, columns: Columns, acks: Sequence[Ack], told: Told | None = None, notes: Sequence[Note] = ()
+    ) -> None:
+        self._deliver(columns)
         if self.commits:
             self.commits.submit(columns, acks, told, notes)
             return

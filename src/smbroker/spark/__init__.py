@@ -4,5 +4,6 @@ The only package that imports pyspark; the broker runs without it (`pip install 
 """
 
 from smbroker.spark.decoded import decoded
+from smbroker.spark.sink import publish_batch
 
-__all__ = ["decoded"]
+__all__ = ["decoded", "publish_batch"]

@@ -360,7 +360,7 @@ class MqttConnection(Client, asyncio.Protocol):
 
     def _run(self, run: Run) -> None:
         if run.topic.startswith(b"$"):
-            self.mqtt.turn.stats.dropped["mqtt_not_allowed"] += len(run.payloads)
+            self.mqtt.turn.stats.dropped["topic_reserved"] += len(run.payloads)
             return
         if len(run.payloads[0]) > self._shared.config.max_payload:
             raise Malformed("payload_too_long", "a payload longer than max_payload", 0x95)
@@ -403,7 +403,7 @@ class MqttConnection(Client, asyncio.Protocol):
             self.mqtt.turn.acknowledge(self, ack)
             return
         if topic.startswith(b"$"):
-            self.mqtt.turn.stats.dropped["mqtt_not_allowed"] += 1
+            self.mqtt.turn.stats.dropped["topic_reserved"] += 1
             if qos:
                 reason = NOT_AUTHORIZED if self.version == 5 else 0
                 self._say(Ack(f.PUBACK if qos == 1 else f.PUBREC, number, reason))
