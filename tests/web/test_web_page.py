@@ -269,3 +269,20 @@ def test_pipelines_are_as_their_runner_tells(content: Any, pipelines: list[str],
 def test_publishing_is_not_for_foreign_pages(broker: Broker) -> None:
     said = call(broker, "POST", "/v1/publish/a", b"1", Origin="http://evil.example")
     assert (said.status, said.code) == (403, "bad_origin")
+
+
+def test_mqtt_clients_are_listed_with_what_they_keep() -> None:
+    with Broker(kinds=("web", "mqtt")) as broker:
+        device = broker.tcp("mqtt")
+        device.send(b"\x10\x11\x00\x04MQTT\x04\x00\x00\x3c\x00\x05dev-1")  # not clean: its session stays
+        assert device.receive(4)[:2] == b"\x20\x02"
+        device.send(b"\x82\x0c\x00\x01\x00\x03a/+\x01\x00\x01#\x00")
+        assert device.receive(6) == b"\x90\x04\x00\x01\x01\x00"
+        one = clients(broker)["dev-1"]
+        assert (one["dialect"], one["here"], one["lag"]) == ("mqtt", True, 0)
+        assert one["subscriptions"] == [{"filter": "a/+", "keep": True}, {"filter": "#", "keep": False}]
+        assert get(broker, "/v1/clients").json["count"] == 1
+        device.sock.close()
+        wait_for(lambda: not clients(broker)["dev-1"]["here"])
+        post(broker, "a/b", b"1")
+        assert clients(broker)["dev-1"]["lag"] >= 1

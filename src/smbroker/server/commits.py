@@ -31,10 +31,10 @@ Told: TypeAlias = Callable[[int | LogError | None], None]
 
 BEHIND = 64 << 20  # bytes that wait to be written when reading from publishers pauses
 CAUGHT_UP = 16 << 20  # … and goes on
-LINGER = 0.02  # seconds that messages may gather when nobody waits for their commit
+LINGER = 0.05  # seconds that messages may gather when nobody waits for their commit
 ROW_BYTES = 100  # what a message takes besides its topic and payload
 FLUSH_ROWS, FLUSH_BYTES = 500, 1 << 20  # delivered before outboxes are flushed
-ENOUGH = 4_000  # messages that need not gather any more
+ENOUGH = 10_000  # messages that need not gather any more
 
 
 class Commits:
@@ -49,7 +49,7 @@ class Commits:
         *,
         feed: Delivery,
         release: Callable[[Sequence[Ack]], None],
-        refuse: Callable[[Client, LogError], None],
+        refuse: Callable[[Client, bytes, LogError], None],
     ) -> None:
         self.log = log
         self.stats = stats
@@ -92,18 +92,19 @@ class Commits:
     def submit(
         self, columns: Columns, acks: Sequence[Ack], told: Told | None = None, notes: Sequence[Note] = ()
     ) -> None:
+        """`notes` are kept under the same sync as the columns, which may be empty."""
         if self.failed:
             self.stats.not_logged += len(columns)
             self._feed.deliver(columns)  # relayed to all the same
-            for client, _ in acks:
-                self._refuse(client, self.failed)
+            for client, ack in acks:
+                self._refuse(client, ack, self.failed)
             if told:
                 told(self.failed)
             return
         self._submitted.append(acks)
         self._gathered.append((columns, told, notes))
         self._rows += len(columns)
-        if acks or told or self._rows >= ENOUGH or not self._feed.empty:
+        if acks or told or notes or self._rows >= ENOUGH or not self._feed.empty:
             self.hand_over()
         elif self._timer is None:
             self._timer = self._loop.call_later(LINGER, self.hand_over)
@@ -135,8 +136,10 @@ class Commits:
     def _committed(self, entries: list[Entry]) -> None:
         self.stats.commits.add(time.time() - entries[0].columns.received / 1e6)
         for entry in entries:
-            self.recent.add(entry.offset, entry.columns, entry.size)
-            self._deliver(entry)
+            if len(entry.columns):
+                entry.columns.base = entry.offset
+                self.recent.add(entry.offset, entry.columns, entry.size)
+                self._deliver(entry)
             self._release(self._next_acks())
             _tell(entry, entry.offset)
             self._call_back()
@@ -147,8 +150,8 @@ class Commits:
         for entry in entries:
             self.stats.not_logged += len(entry.columns)
             self._deliver(entry)
-            for client, _ in self._next_acks():
-                self._refuse(client, error)
+            for client, ack in self._next_acks():
+                self._refuse(client, ack, error)
             _tell(entry, error)
             self._call_back()
         self._resume()

@@ -7,7 +7,8 @@ import asyncio
 import heapq
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ from smbroker.model.filter import Filter
 from smbroker.model.message import Dialect
 from smbroker.model.stats import TIMES, Timing
 from smbroker.server.client import Client
+from smbroker.server.mqtt.session import MqttSession
+from smbroker.server.mqtt.subscriptions import Subscription
 from smbroker.server.store import Store
 from smbroker.server.tcp import Connections
 from smbroker.server.turn import Turn
@@ -87,8 +90,9 @@ class Figures:
         return {"count": count, "clients": [_shown(one) for one in slowest]}
 
     async def _seen(self, dialect: str | None) -> AsyncIterator[list["_Seen"]]:
-        sessions = list(self._turn.sessions.subscribed)
-        others = [one for one in self._connections.open if one.session is None or not one.session.subscriptions]
+        sessions = [*self._turn.sessions.subscribed, *self._connections.mqtt.sessions.values()]
+        known = set(sessions)
+        others = [one for one in self._connections.open if one.session not in known]
         everyone: list[Session | Client] = [*sessions, *others]
         for start in range(0, len(everyone), STEP):
             yield [self._look(one) for one in everyone[start : start + STEP] if dialect in (None, _dialect(one).value)]
@@ -98,8 +102,14 @@ class Figures:
         if isinstance(one, Client):
             return _Seen(one.session, one, one.waiting, None, one.dropped)
         client = one.outbox if isinstance(one.outbox, Client) else None
-        lag = self._turn.followers.lag(one) if self._turn.followers else None
-        return _Seen(one, client, client.waiting if client else 0, lag, client.dropped if client else 0)
+        queue = (client.waiting if client else 0) + (one.queued if isinstance(one, MqttSession) else 0)
+        return _Seen(one, client, queue, self._lag(one), client.dropped if client else 0)
+
+    def _lag(self, session: Session) -> int | None:
+        """Messages between its cursor and the log's end; None if the log does not feed it."""
+        if isinstance(session, MqttSession):
+            return session.replay.commits.recent.next - session.replay.position if session.replay else None
+        return self._turn.followers.lag(session) if self._turn.followers else None
 
 
 class _Seen(NamedTuple):
@@ -117,22 +127,32 @@ def _dialect(one: Session | Client) -> Dialect:
 def _shown(one: _Seen) -> dict[str, Any]:
     someone = one.session or one.client
     assert someone
-    subscriptions: Mapping[Filter, bool] = one.session.subscriptions if one.session else {}
+    count, subscriptions = _subscriptions(one.session) if one.session else (0, iter(()))
     source = one.client.origin.source if one.client else ""
     return {
         "dialect": _dialect(someone).value,
         "name": one.session.name if one.session else source,
         "source": source,
         "here": one.client is not None,
-        "subscription_count": len(subscriptions),
-        "subscriptions": [
-            {"filter": shown_filter(pattern), "keep": keep}
-            for pattern, keep in list(subscriptions.items())[:MOST_FILTERS]
-        ],
+        "subscription_count": count,
+        "subscriptions": [{"filter": shown, "keep": keep} for shown, keep in islice(subscriptions, MOST_FILTERS)],
         "queue_bytes": one.queue,
         "lag": one.lag,
         "dropped": one.dropped,
     }
+
+
+def _subscriptions(session: Session) -> tuple[int, Iterator[tuple[str, bool]]]:
+    """How many there are, and each in MQTT's notation with whether messages are kept while the client is away."""
+    if isinstance(session, MqttSession):
+        all_ = session.known.all.values()
+        return len(all_), ((_share(one) + shown_filter(one.pattern), session.lasting and one.qos > 0) for one in all_)
+    held = session.subscriptions
+    return len(held), ((shown_filter(pattern), keep) for pattern, keep in held.items())
+
+
+def _share(one: Subscription) -> str:
+    return f"$share/{one.share}/" if one.share else ""
 
 
 def shown_filter(pattern: Filter) -> str:
