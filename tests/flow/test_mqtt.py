@@ -226,6 +226,11 @@ def test_a_bad_filter_is_refused_alone(broker: Broker, version: int, code: int) 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_a_filter_may_be_closed_to_all(broker: Broker, version: int) -> None:
+    assert Mqtt(broker, version=version).subscribe("test/nosubscribe", qos=2) == [0x80]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_unsubscribe(broker: Broker, version: int) -> None:
     name = topic()
     client = Mqtt(broker, version=version)

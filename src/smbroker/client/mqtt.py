@@ -11,7 +11,7 @@ from typing import Any
 from smbroker.client.address import Address
 from smbroker.client.errors import ClientError
 from smbroker.client.stream import Stream
-from smbroker.dialects.mqtt import Acks, Decoder, Numbered, Run, decode_filter
+from smbroker.dialects.mqtt import Acks, Decoder, Malformed, Numbered, Run, decode_filter
 from smbroker.dialects.mqtt.fields import MAX_LENGTH, PUBACK
 from smbroker.dialects.mqtt.packets import (
     Ack,
@@ -34,26 +34,28 @@ VERSION = 4  # 3.1.1
 
 
 def encode_publish(topic: bytes, message: bytes) -> bytes:
-    _check(topic)
-    checked_name(topic)
+    _check(topic, checked_name)
     if len(topic) + len(message) + 4 > MAX_LENGTH:
         raise Refused("message_too_long", f"the message has {len(message)} bytes, more than MQTT can say")
     return Publish(topic, message, 1, packet_id=1).encode(VERSION)
 
 
 def encode_subscribe(topic: bytes) -> bytes:
-    _check(topic)
-    decode_filter(topic)
+    _check(topic, decode_filter)
     return Subscribe(1, [Topics(topic, 1)]).encode(VERSION)
 
 
-def _check(topic: bytes) -> None:
+def _check(topic: bytes, judge: Callable[[bytes], object]) -> None:
     if len(topic) > MAX_TOPIC:
         raise Refused("topic_too_long", f"the topic has {len(topic)} bytes, more than {MAX_TOPIC}")
     try:
         topic.decode()
     except UnicodeDecodeError as error:
         raise Refused("topic_not_utf8", "the topic is not UTF-8") from error
+    try:
+        judge(topic)
+    except Malformed as error:
+        raise Refused(error.code, error.text) from error
 
 
 def publish(address: Address, topic: bytes, message: bytes, ack_timeout: float = ACK_TIMEOUT) -> None:

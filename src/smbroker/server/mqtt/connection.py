@@ -43,6 +43,7 @@ from smbroker.dialects.mqtt.reasons import (
     RETURN_CODES,
     SERVER_SHUTTING_DOWN,
     TOPIC_ALIAS_INVALID,
+    UNSPECIFIED,
     UNSUPPORTED_VERSION,
 )
 from smbroker.model.errors import ProtocolError, Refused
@@ -529,6 +530,7 @@ class MqttConnection(Client, asyncio.Protocol):
         made: list[Subscription] = []  # those whose retained messages are wanted
         for options in packet.topics:
             try:
+                self._check_allowed(options.filter)
                 one = self._asked(options, identifier)
                 new = service.subscribe(session, one)
                 if wanted is not None:
@@ -544,6 +546,10 @@ class MqttConnection(Client, asyncio.Protocol):
             if not one.share and wanted is None and (options.handling == 0 or (options.handling == 1 and new)):
                 made.append(one)
         service.when_kept(session, partial(self._subscribed, session, answer, made))
+
+    def _check_allowed(self, raw: bytes) -> None:
+        if raw.decode() in self.mqtt.config.no_subscribe:
+            raise Malformed("mqtt_no_subscribe", "nobody may subscribe to this (mqtt.no_subscribe)", UNSPECIFIED)
 
     @staticmethod
     def _asked(options: Topics, identifier: int) -> Subscription:
