@@ -16,6 +16,8 @@ from smbroker.cli.signals import INTERRUPTED, SIGNALS, Stopped, raise_stopped_on
 
 COMMANDS = {
     "log": ("smbroker.cli.log", "what the log holds: ls, cat, verify"),
+    "pipeline": ("smbroker.cli.pipeline", "turn messages into tables and topics: run, check, status, reset"),
+    "table": ("smbroker.cli.table", "what the tables hold: ls, show"),
     "demo": ("smbroker.cli.demo", "the broker with simulated devices in all dialects: a house and a water works"),
 }
 
