@@ -17,12 +17,22 @@ from smbroker.spark.pipelines.runner import Runner, Wanted
 PATIENCE = 90.0  # seconds; first batches are slow
 
 
+class Said:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    warn = say
+
+
 class Running:
     """A runner in a thread of its own."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, said: "Said") -> None:
         self.runner = runner
-        self.said: list[str] = []
+        self.said = said.lines
 
     def status(self, name: str) -> Any:
         return next((one for one in self.runner.statuses if one.name == name), None)
@@ -35,11 +45,8 @@ class Running:
 def made(
     spark: SparkSession, data: Path, directory: Path | None, builtin: tuple[str, ...] = (), url: str = ""
 ) -> Running:
-    said: list[str] = []
-    runner = Runner(spark, Target(data, url), Wanted(directory, builtin), said.append)
-    running = Running(runner)
-    running.said = said
-    return running
+    said = Said()
+    return Running(Runner(spark, Target(data, url), Wanted(directory, builtin), said), said)
 
 
 def run_once(spark: SparkSession, data: Path, directory: Path | None, *builtin: str, url: str = "") -> Running:

@@ -4,6 +4,8 @@ Spark is imported only where it is needed, after what can be said without it has
 """
 
 import argparse
+import os
+import signal
 import sys
 import threading
 import time
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smbroker.cli import arguments, terminal
-from smbroker.cli.signals import Stopped
+from smbroker.cli.signals import SIGNALS, Stopped, raise_stopped_on_signals
 from smbroker.log.lock import Lock
 from smbroker.model.errors import LogError, UsageError
 from smbroker.server import config as configuration
@@ -38,12 +40,14 @@ CANNOT_RUN = 3  # exit status: no Java, or no Spark
 LOCK = "pipelines.lock"  # within the data directory: one runner
 TOKEN = "pipeline.token"  # within the data directory: the broker writes it
 URL = "http://127.0.0.1:8090"
+BROKER_PATIENCE = 10.0  # seconds for a broker that starts with us to make its log
+NICE = 5  # how far the broker goes first
 PROGRESS_EVERY = 1.0  # seconds
 NO_SPARK = "there is no Spark here; install it with: pip install 'smbroker[spark]'"
 
 
 def main(words: Sequence[str]) -> int:
-    options = _parser().parse_args(words)
+    options = _parser().parse_intermixed_args(words)
     try:
         config = configuration.load(options.config) if options.config else Config()
         return ACTIONS[options.action](options, config)
@@ -71,6 +75,8 @@ def _parser() -> arguments.Parser:
     add("--url", default=URL, help="run: the broker's HTTP listener (default %(default)s)")
     add("--master", metavar="URL", default="local[*]", help="run, check: Spark's master (default %(default)s)")
     add("--token-file", metavar="FILE", type=Path, help=f"run: allows $stats and $alerts (default DIR/{TOKEN})")
+    add("--quiet", action="store_true", help="run: say only what is wrong")
+    add("--beside", action="store_true", help=argparse.SUPPRESS)  # of a broker: ends with standard input
     add("--verbose", action="store_true", help="run, check: show what Spark prints")
     add("--from", dest="start", metavar="OFFSET", help="reset: begin there (default: the first message there is)")
     add("--drop-table", action="store_true", help="reset: remove the pipeline's table too")
@@ -96,6 +102,8 @@ def _runnable() -> None:
 
 def _run(options: argparse.Namespace, config: Config) -> int:
     data = _data(options, config).absolute()
+    if options.beside:
+        _live_beside(data)
     if not (data / "log").is_dir():
         raise UsageError("no_log", f"there is no log in {data}: start the broker, or say where it is with --data")
     _runnable()
@@ -105,9 +113,31 @@ def _run(options: argparse.Namespace, config: Config) -> int:
     if options.pipelines and not directory.is_dir():
         raise UsageError("no_directory", f"--pipelines {directory}: there is no such directory")
     wanted = Wanted(directory.absolute(), () if options.no_builtin else config.pipelines.builtin, options.names)
+    for name in wanted.builtin:
+        if name not in configuration.BUILTIN:
+            known = ", ".join(configuration.BUILTIN)
+            raise UsageError("config", f"pipelines.builtin: there is no {name}; there are {known}")
     _check_names(wanted)
     with Lock(data / LOCK):
         return _run_locked(options, data, wanted)
+
+
+def _live_beside(data: Path) -> None:
+    """As a child of the broker: after it when there is a choice, and not longer than it."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # blocked by our parent until we are prepared
+    os.nice(NICE)
+    threading.Thread(target=_stop_at_the_end_of_input, daemon=True).start()
+    _runnable()
+    give_up = time.monotonic() + BROKER_PATIENCE
+    while not (data / "log").is_dir() and time.monotonic() < give_up:
+        time.sleep(0.1)
+
+
+def _stop_at_the_end_of_input() -> None:
+    lines = terminal.InputLines()
+    while not lines.ended:
+        lines.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _check_names(wanted: Any) -> None:
@@ -128,13 +158,14 @@ def _run_locked(options: argparse.Namespace, data: Path, wanted: Any) -> int:
     from smbroker.spark.process import spark_process
 
     token_file = options.token_file or data / TOKEN
-    progress = _Progress()
+    progress = _Progress(options.quiet)
     progress.say("starting Spark")
     runner: Runner | None = None
     failed = 0
     try:
         with spark_process(options.master, options.verbose) as spark:
-            runner = Runner(spark, Target(data, options.url, lambda: _token(token_file)), wanted, progress.say)
+            raise_stopped_on_signals()  # Spark has put its own in place
+            runner = Runner(spark, Target(data, options.url, lambda: _token(token_file)), wanted, progress)
             try:
                 failed = _in_thread(lambda: runner.run(options.once, progress.show), runner.stopping)
             except Stopped:
@@ -184,14 +215,20 @@ def _token(file: Path) -> str | None:
 class _Progress:
     """One line on a terminal that is written over; lines of talk go above it."""
 
-    def __init__(self) -> None:
-        self._on_terminal = sys.stderr.isatty()
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._on_terminal = sys.stderr.isatty() and not quiet
         self._shown = 0.0
         self._length = 0
 
     def say(self, text: str) -> None:
         self.clear()
-        terminal.say(text)
+        if not self._quiet:
+            terminal.say(text)
+
+    def warn(self, text: str) -> None:
+        self.clear()
+        terminal.warn(text)
 
     def show(self, statuses: "list[PipelineStatus]") -> None:
         now = time.monotonic()

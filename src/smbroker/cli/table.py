@@ -26,7 +26,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--data", metavar="DIR", help="data directory (default smb-data)")
     parser.add_argument("--config", metavar="FILE", type=Path, help="settings, for the data directory")
     parser.add_argument("--limit", metavar="N", default=str(LIMIT), help="show: so many rows (default %(default)s)")
-    options = parser.parse_args(words)
+    options = parser.parse_intermixed_args(words)
     try:
         config = configuration.load(options.config) if options.config else configuration.Config()
         data = Path(options.data or config.data)

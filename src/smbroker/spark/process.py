@@ -25,7 +25,7 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
 }
 KEPT_LINES = 200
-STOP_PATIENCE = 4.0  # seconds
+STOP_PATIENCE = 2.0  # seconds
 
 
 class Noise:

@@ -16,7 +16,11 @@ from smbroker.spark.pipelines.problem import Problem
 from smbroker.spark.pipelines.template import Template
 
 VIEW = "messages"
-PASSED_ON = ("kind", "retain", "properties")  # beside a column `payload`
+PASSED_ON = {  # beside a column `payload`: what the sink takes
+    "kind": "string",
+    "retain": "boolean",
+    "properties": "array<struct<key:string,value:string>>",
+}
 _STATEFUL = ("Aggregate", "Deduplicate", "Join", "GroupsWithState", "TransformWithState", "Distinct")
 _LEAVES_OUT = ("Filter", "Join", "Limit", "TransformWithState", "GroupsWithState", "Deduplicate", "Generate", "MapIn")
 
@@ -131,8 +135,11 @@ def published(made: DataFrame, template: Template) -> DataFrame:
     if not template.text.startswith("$"):
         whole = whole & ~F.startswith("topic", F.lit("$"))  # a column may hold any text; those are not ours to publish
     if "payload" in made.columns:
-        others = [F.col(name) for name in PASSED_ON if name in made.columns]
-        rows = made.select(topic.alias("topic"), F.col("payload"), *others)
+        others = [F.col(name).cast(kind) for name, kind in PASSED_ON.items() if name in made.columns]
+        payload = F.col("payload")
+        if made.schema["payload"].dataType.typeName() not in ("binary", "string"):
+            payload = payload.cast("string")
+        rows = made.select(topic.alias("topic"), payload, *others)
     else:
         rows = made.select(topic.alias("topic"), _json(made, template).alias("payload"))
     return rows.where(whole)

@@ -160,7 +160,9 @@ class PipelineQuery:
         assert self.pipeline.topic
         rows = frames.published(batch, self.pipeline.topic)
         target = self._target
-        publish_batch(rows, number, self._query_id(), target.url, token=target.token(), client=self.pipeline.client)
+        publish_batch(
+            rows, number, self._query_id(), target.url, target.token(), client=self.pipeline.client, skip_bad=True
+        )
 
     def _query_id(self) -> str:
         identity: str = json.loads((self._checkpoint / "metadata").read_text())["id"]

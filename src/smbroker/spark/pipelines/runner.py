@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -32,12 +32,19 @@ from smbroker.spark.pipelines.status import PipelineStatus, State
 TURN = 0.5  # seconds
 WAITS = (1, 2, 4, 8, 15, 30, 60)  # seconds before a failed query is started again
 FRESH = 10.0  # seconds for which a batch says how fast it goes
-STOP_PATIENCE = 5.0  # seconds; what is cut short is repeated at the next start
+STOP_PATIENCE = 3.0  # seconds; what is cut short is repeated at the next start
 BUILTIN = Path(__file__).parent.parent / "builtin"
 GONE = " is gone; the first there is is "  # what the source says when retention was faster
 
-Talk = Callable[[str], None]
 Signature = tuple[int, int, int]  # of a file: when it changed, its size and its inode
+
+
+class Talk(Protocol):
+    """Where the runner tells what happens, and what goes wrong."""
+
+    def say(self, text: str) -> None: ...
+
+    def warn(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,7 @@ class _Entry:
 
 class Runner:
     def __init__(
-        self, spark: SparkSession, target: Target, wanted: Wanted, talk: Talk = print, max_rows: int | None = None
+        self, spark: SparkSession, target: Target, wanted: Wanted, talk: Talk, max_rows: int | None = None
     ) -> None:
         self._spark, self._target, self._wanted, self._talk = spark, target, wanted, talk
         self._place = Place(target.data) if max_rows is None else Place(target.data, max_rows=max_rows)
@@ -116,7 +123,7 @@ class Runner:
                 continue
             if entry:
                 self._remove(name)
-                self._talk(f"{name}: {file.name} has changed")
+                self._talk.say(f"{name}: {file.name} has changed")
             made = _Entry(file, builtin, signature, PipelineStatus(name, str(file), since=status.now()))
             self._entries[name] = made
             self._begin(made, once)
@@ -214,9 +221,9 @@ class Runner:
         if problem:
             shown.error = problem.as_json()
             again = f"; again in {WAITS[min(entry.failures, len(WAITS)) - 1]} s" if state == "waiting" else ""
-            self._talk(f"{problem.text}{again}")
+            self._talk.warn(f"{problem.text}{again}")
         elif state == "running":
-            self._talk(f"{shown.name}: running")
+            self._talk.say(f"{shown.name}: running")
 
     def _stop_all(self) -> None:
         queries = [entry.query for entry in self._entries.values() if entry.query]
