@@ -34,10 +34,12 @@ ACK = b"Hello Publisher!"
 class Home:
     """Data and ports that stay while brokers come and go."""
 
-    def __init__(self, folder: Path, settings: str = "", data: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: str = "", data: Path | None = None, kinds: tuple[str, ...] = KINDS
+    ) -> None:
         self.data = data or folder / "data"
         self.log = self.data / "log"
-        self.ports = dict(zip(KINDS, free_ports(len(KINDS)), strict=True))
+        self.ports = dict(zip(kinds, free_ports(len(kinds)), strict=True))
         self._options = config(folder, settings) if settings else ()
 
     def broker(self, *options: str) -> Broker:

@@ -13,7 +13,7 @@ from smbroker.model.errors import ProtocolError, Refused, Unfit
 from smbroker.model.filter import REST, exact
 from smbroker.model.framing import Framer, prefix_framer
 from smbroker.model.message import Kind
-from smbroker.model.topic import KnownTopics, Topic, checked_topic
+from smbroker.model.topic import KnownTopics, Topic, checked_topic, published_topic
 
 MAX_DATAGRAM = 65_507  # the largest that UDP over IPv4 carries; the dialect has no limit of its own
 
@@ -51,7 +51,7 @@ def _topic(raw: bytes) -> Topic:
 def _received(raw: bytes) -> Topic:
     if raw == WILDCARD:
         raise Refused("topic_wildcard", "a published topic must not be #")
-    return _topic(raw)
+    return published_topic(_topic(raw))
 
 
 _published = KnownTopics(_received)

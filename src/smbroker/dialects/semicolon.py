@@ -14,7 +14,7 @@ from smbroker.model.errors import ProtocolError, Refused, Unfit
 from smbroker.model.filter import ANY, REST, Filter, FilterLevel
 from smbroker.model.framing import Framer, prefix_framer
 from smbroker.model.message import Kind
-from smbroker.model.topic import KnownTopics, Topic, checked_topic, levels_of
+from smbroker.model.topic import KnownTopics, Topic, checked_topic, levels_of, published_topic
 
 MAX_DATAGRAM = 508  # what every IPv4 path carries in one piece
 MAX_TOPIC = 128
@@ -56,7 +56,7 @@ class Codec:
     def _published_topic(self, head: bytes) -> Topic:
         if WILDCARD in head:
             raise Refused("topic_wildcard", "a published topic must not hold #")
-        return self._topic(head[1:])
+        return published_topic(self._topic(head[1:]))
 
     def _topic(self, raw: bytes) -> Topic:
         if len(raw) > self._max_topic:

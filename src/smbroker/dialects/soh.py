@@ -17,7 +17,7 @@ from smbroker.model.errors import ProtocolError, Refused, SmbError, Unfit
 from smbroker.model.filter import ANY, REST, Filter, exact
 from smbroker.model.framing import Framer, prefix_framer
 from smbroker.model.message import Kind
-from smbroker.model.topic import KnownTopics, Topic, checked_topic, levels_of
+from smbroker.model.topic import KnownTopics, Topic, checked_topic, levels_of, published_topic
 
 MAX_DATAGRAM = 4_096  # what comes in
 MAX_DELIVERY = 4_095  # what goes out: existing subscribers hold no more
@@ -130,7 +130,7 @@ def _publishable(raw: bytes) -> Topic:
 
 def _received(raw: bytes) -> Topic:
     _check_parts(raw, ProtocolError)
-    return _publishable(raw)
+    return published_topic(_publishable(raw))
 
 
 _published = KnownTopics(_received)

@@ -1,4 +1,4 @@
-"""Arrow bodies of requests: a stream of record batches with the columns `topic` and `payload`.
+"""Arrow bodies of requests: a stream of record batches with the columns `topic` and `payload`, and those of `Rows`.
 
 Strangers' bytes, and bytes that no CRC vouches for can crash Arrow's decoder: so the broker has them decoded by a
 process of its own, `python -m smbroker.log.bodies`, which may die and whose memory is bounded. In: most bytes (8),
@@ -10,20 +10,17 @@ import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from smbroker.model.errors import Refused
+from smbroker.model.message import Rows
 
 SLICE = 2_000  # rows that are turned into objects in one go
+PROPERTIES = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 NUMBER = 8  # bytes of a length that comes in
 MEMORY = 2 << 30  # bytes that decoding may take: a small body can unpack to much
-
-
-Rows: TypeAlias = tuple[list[bytes], list[bytes], list[bool]]
-"""Topics, payloads, and retain flags: none if no message has one."""
 
 
 def rows_of(body: bytes, most: int) -> Iterator[Rows]:
@@ -46,13 +43,24 @@ def rows_of(body: bytes, most: int) -> Iterator[Rows]:
 
 def _slices(batch: pa.RecordBatch) -> Iterator[Rows]:
     topics, payloads = _bytes(batch, "topic"), _bytes(batch, "payload")
-    retain = batch.column("retain").cast(pa.bool_()) if "retain" in batch.schema.names else None
+    retain = pc.fill_null(_optional(batch, "retain", pa.bool_()), False)
+    kinds, properties = _optional(batch, "kind", pa.string()), _optional(batch, "properties", PROPERTIES)
     for start in range(0, len(batch), SLICE):
-        yield (
+        yield Rows(
             topics.slice(start, SLICE).to_pylist(),
             payloads.slice(start, SLICE).to_pylist(),
-            [] if retain is None else pc.fill_null(retain.slice(start, SLICE), False).to_pylist(),
+            retain.slice(start, SLICE).to_pylist(),
+            kinds.slice(start, SLICE).to_pylist(),
+            [each and _pairs(each) for each in properties.slice(start, SLICE).to_pylist()],
         )
+
+
+def _optional(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+    return batch.column(name).cast(kind) if name in batch.schema.names else pa.array([], kind)
+
+
+def _pairs(properties: list[dict[str, str | None] | None]) -> list[tuple[str, str]]:
+    return [(each["key"] or "", each["value"] or "") for each in properties if each]
 
 
 def packet(thing: Rows | tuple[str, str] | None) -> bytes:

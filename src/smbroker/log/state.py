@@ -107,6 +107,26 @@ class State:
         for key, cursor in cursors:
             self._put(("cursor", key), [(sql, (cursor, *key))])
 
+    # --- the sink's ledger ---
+
+    def load_ledger(self) -> tuple[dict[str, int], int]:
+        """The last batch of each query, and the offset through which the log's notes are in it."""
+        with _connected(self._path) as database:
+            batches = dict(database.execute("SELECT query, batch FROM ledger"))
+            applied = database.execute("SELECT value FROM facts WHERE name = 'applied'").fetchone()
+        return batches, applied[0] if applied else 0
+
+    def save_batch(self, query: str, batch: int, next_offset: int) -> None:
+        sql = (
+            "INSERT INTO ledger (query, batch, next_offset) VALUES (?, ?, ?) "
+            "ON CONFLICT DO UPDATE SET batch = excluded.batch, next_offset = excluded.next_offset"
+        )
+        self._put(("batch", query), [(sql, (query, batch, next_offset))])
+
+    def save_applied(self, offset: int) -> None:
+        sql = "INSERT INTO facts (name, value) VALUES ('applied', ?) ON CONFLICT DO UPDATE SET value = excluded.value"
+        self._put(("applied",), [(sql, (offset,))])
+
     def flush(self, limit: float | None = None) -> bool:
         """Waits until everything so far is on disk; whether it is."""
         with self._changed:

@@ -5,8 +5,10 @@ no object per message: what one turn received is one `Columns`, lists of equal l
 other than BYTES and STRING are numbers of the `typed` dialect; their payload is the decimal text.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import NamedTuple
 
 from smbroker.model.topic import Topic
 
@@ -59,6 +61,16 @@ class Extra:
     qos: int = 0
     retain: bool = False
     properties: tuple[tuple[str, str], ...] = ()  # MQTT 5's own under keys such as `$content-type`
+
+
+class Rows(NamedTuple):
+    """Messages as a request brought them, unchecked; a part that is empty is the same as usual for all of them."""
+
+    topics: list[bytes]
+    payloads: list[bytes]
+    retain: Sequence[bool] = ()
+    kinds: Sequence[str | None] = ()
+    properties: Sequence[list[tuple[str, str]] | None] = ()
 
 
 @dataclass(slots=True)

@@ -30,6 +30,14 @@ def checked_topic(raw: bytes) -> Topic:
     return raw
 
 
+def published_topic(raw: bytes) -> Topic:
+    """The topic of a client's message. Those that begin with `$` are the broker's own."""
+    topic = checked_topic(raw)
+    if topic.startswith(b"$"):
+        raise Refused("topic_reserved", "topics that begin with $ are the broker's own")
+    return topic
+
+
 class KnownTopics(dict[bytes, Topic]):
     """Topics that were checked before, by the bytes they came in: a message then costs one look-up.
 

@@ -7,11 +7,9 @@ import asyncio
 import pickle
 import sys
 from collections.abc import AsyncGenerator
-from typing import TypeAlias
 
 from smbroker.model.errors import Refused
-
-Rows: TypeAlias = tuple[list[bytes], list[bytes], list[bool]]
+from smbroker.model.message import Rows
 
 
 class ArrowBodies:
@@ -20,7 +18,7 @@ class ArrowBodies:
         self._process: asyncio.subprocess.Process | None = None
 
     async def rows(self, body: bytes, most: int) -> AsyncGenerator[Rows, None]:
-        """Topics, payloads and retain flags (or none), some at a time. Raises Refused."""
+        """Some at a time. Raises Refused."""
         async with self._turn:
             process = self._process = self._process or await _started()
             done = False
@@ -70,6 +68,6 @@ async def _answers(process: asyncio.subprocess.Process) -> AsyncGenerator[Rows, 
         answer = pickle.loads(await process.stdout.readexactly(size))
         if answer is None:
             return
-        if len(answer) == 2:
+        if not isinstance(answer, Rows):
             raise _Said(*answer)
         yield answer

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from smbroker.core.delivery import Delivery
+from smbroker.log.format import Note
 from smbroker.log.log import Log
 from smbroker.log.writer import Entry, Writer
 from smbroker.model.errors import LogError
@@ -59,7 +60,7 @@ class Commits:
         self._release = release
         self._refuse = refuse
         self._submitted: deque[Sequence[Ack] | Callable[[], None]] = deque()  # callbacks wait for those before them
-        self._gathered: list[tuple[Columns, Told | None]] = []
+        self._gathered: list[tuple[Columns, Told | None, Sequence[Note]]] = []
         self._rows = 0
         self._delivered_rows = self._delivered_bytes = 0
         self._timer: TimerHandle | None = None
@@ -86,7 +87,9 @@ class Commits:
     def behind(self) -> bool:
         return self._writer.queued_bytes > BEHIND
 
-    def submit(self, columns: Columns, acks: Sequence[Ack], told: Told | None = None) -> None:
+    def submit(
+        self, columns: Columns, acks: Sequence[Ack], told: Told | None = None, notes: Sequence[Note] = ()
+    ) -> None:
         if self.failed:
             self.stats.not_logged += len(columns)
             self._feed.deliver(columns)  # relayed to all the same
@@ -96,7 +99,7 @@ class Commits:
                 told(self.failed)
             return
         self._submitted.append(acks)
-        self._gathered.append((columns, told))
+        self._gathered.append((columns, told, notes))
         self._rows += len(columns)
         if acks or told or self._rows >= ENOUGH or not self._feed.empty:
             self.hand_over()
@@ -109,8 +112,8 @@ class Commits:
             self._timer = None
         gathered, self._gathered = self._gathered, []
         self._rows = 0
-        for columns, told in gathered:
-            self._writer.submit(columns, ticket=told, size=size_of(columns))
+        for columns, told, notes in gathered:
+            self._writer.submit(columns, notes, told, size_of(columns))
 
     def after(self, callback: Callable[[], None]) -> None:
         """Calls back when everything submitted so far is committed or has failed."""

@@ -60,6 +60,7 @@ class WebConfig:
     hosts: tuple[str, ...] = ()  # names that requests may use for us, besides loopback's and the listener's address
     max_connections: int = 2_000  # in all; requests on further ones are refused
     max_streams: int = 1_000  # subscriptions
+    max_stage_bytes: int = 4 << 30  # that Spark's sink may spool to the data directory before its commits
     max_topics: int = 100_000  # that the list of topics remembers
 
 

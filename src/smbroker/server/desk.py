@@ -6,25 +6,28 @@ Everything that shows an offset comes from what the log has committed. A stream 
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
+from smbroker.log.format import Note
 from smbroker.log.questions import Answer, Backwards, Count, Failed, Form, Found, Moment, Place, Question, Roll, Search
 from smbroker.log.rows import as_text
 from smbroker.model.errors import LogError
 from smbroker.model.filter import Filter
-from smbroker.model.message import Columns, Dialect
+from smbroker.model.message import Columns, Dialect, Rows
 from smbroker.server.bodies import ArrowBodies
 from smbroker.server.commits import size_of
 from smbroker.server.config import Config
 from smbroker.server.recent import Recent
+from smbroker.server.sink import Sink
 from smbroker.server.store import Store
 from smbroker.server.streams import Stream
 from smbroker.server.tcp import Connections
 from smbroker.server.turn import Turn
 
+RELAYED_ONLY = b"$stats/"
 NEAR = 1_000  # rows from the log's end within which a stream is fed from memory
 FAR = 5_000  # rows that a stream asks for at once of the reading process
 PACE = 0.02  # seconds between two looks of a stream: it costs the same for one message as for many
@@ -51,6 +54,7 @@ class Desk:
         self._started = time.time()
         self._census: asyncio.Task[None] | None = None
         self._bodies = ArrowBodies()
+        self._sink = Sink(store.data, store.ledger, config.web.max_stage_bytes, self._bodies) if store else None
         if store:
             store.commits.on_commit = self._tell
 
@@ -78,6 +82,51 @@ class Desk:
 
     async def publish(self, columns: Columns) -> int | None:
         """Returns the first offset once all is on disk; None without a log. Raises LogError."""
+        return await self._published(columns)
+
+    async def publish_batch(self, columns: Columns, query: str, batch: int) -> int | None:
+        """A Spark query's batch: once, however often it is tried. Call `last_batch` first, one batch at a time.
+
+        Topics of `$stats` are relayed and not kept: their table is their history. Raises Refused, LogError."""
+        assert self._store
+        ledger = self._store.ledger
+        note = ledger.note(query, batch)
+        passing = [row for row, topic in enumerate(columns.topics) if topic.startswith(RELAYED_ONLY)]
+        if passing:
+            self._turn.relay(columns.rows(passing))
+            kept = set(range(len(columns))).difference(passing)
+            columns = columns.rows(sorted(kept))
+        if not len(columns):
+            return None
+        rows = len(columns)
+        return await self._published(columns, (note,), lambda offset: ledger.published(query, batch, offset + rows))
+
+    async def last_batch(self, query: str) -> int | None:
+        return await self._sink_in_use.last(query)
+
+    async def stage(self, body: bytes) -> str:
+        return await self._sink_in_use.stage(body)
+
+    def staged_rows(self, stages: Sequence[str], most: int) -> AsyncGenerator[Rows, None]:
+        return self._sink_in_use.rows(stages, most)
+
+    async def drop_stages(self, stages: Sequence[str]) -> None:
+        await self._sink_in_use.drop(stages)
+
+    def knows_token(self, token: str) -> bool:
+        """Whether whoever shows it may publish what only the broker and its pipelines may."""
+        return self._sink is not None and self._sink.knows(token)
+
+    @property
+    def _sink_in_use(self) -> Sink:
+        if self._sink is None:
+            raise LogError("no_log", "without the log (--no-log) Spark cannot publish")
+        return self._sink
+
+    async def _published(
+        self, columns: Columns, notes: Sequence[Note] = (), kept: Callable[[int], None] = lambda _: None
+    ) -> int | None:
+        """`kept` is called at the commit itself."""
         commits = self._turn.commits
         while commits and commits.behind and not self._closing:
             room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -89,14 +138,20 @@ class Desk:
             self.refused("log_unavailable")
             raise LogError("log_unavailable", f"not taken: {commits.failed.text}")
         told: asyncio.Future[int | LogError | None] = asyncio.get_running_loop().create_future()
-        self._turn.publish_all(columns, partial(_settle, told))
+
+        def hear(outcome: int | LogError | None) -> None:
+            if isinstance(outcome, int):
+                kept(outcome)
+            _settle(told, outcome)
+
+        self._turn.publish_all(columns, hear, notes)
         outcome = await told
         if isinstance(outcome, LogError):
             raise LogError("log_unavailable", f"relayed, but not kept: {outcome.text}") from outcome
         return outcome
 
-    def arrow_rows(self, body: bytes, most: int) -> AsyncGenerator[tuple[list[bytes], list[bytes], list[bool]], None]:
-        """Topics, payloads and retain flags (or none) of an Arrow stream, some at a time. Raises Refused."""
+    def arrow_rows(self, body: bytes, most: int) -> AsyncGenerator[Rows, None]:
+        """The messages of an Arrow stream, some at a time. Raises Refused."""
         return self._bodies.rows(body, most)
 
     # --- reading ---
@@ -190,8 +245,13 @@ class Desk:
                 yield found.data
                 roll = roll.after(found)
 
-    def keep_census(self) -> None:
-        """From here on the census follows the log by itself, so that a list of topics need not wait."""
+    def start(self) -> None:
+        """From here on someone may ask. The census follows the log, so that a list of topics need not wait."""
+        if self._sink:
+            try:
+                self._sink.start()
+            except LogError as error:
+                self.warn(error.code, error.text)
         if self._store and not self._census:
             self._census = asyncio.get_running_loop().create_task(self._follow_census())
 

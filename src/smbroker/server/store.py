@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from smbroker.log.ledger import Ledger
 from smbroker.log.log import Log
 from smbroker.log.state import State
 from smbroker.model.errors import LogError
@@ -31,11 +32,13 @@ class Store:
         self._console = turn.console
         self._turn = turn
         self._saved = state.load()
-        self._directory = Path(config.data) / "log"
+        self.data = Path(config.data)
+        self._directory = self.data / "log"
         self.history = History(self._directory, turn.console)
         followers = turn.use_log(log, self.history)
         assert turn.commits
         self._commits = turn.commits
+        self.ledger = Ledger(state, log)
         self._memory = Memory(state, turn.commits, followers)
         for refused in self._memory.restore_typed(turn.sessions, self._saved):
             turn.console.warn(refused.code, f"a typed session from before the restart: {refused.text}")
@@ -103,12 +106,16 @@ class Store:
             try:
                 await loop.run_in_executor(None, self._log.rotate_if_due, time.time())
                 pending = await loop.run_in_executor(None, lambda: self._log.pending_seals)
-                if pending:
+                if pending and await self._notes_applied():
                     await self._seal(pending[0])
                 await loop.run_in_executor(None, self._log.retain, time.time())
             except LogError as error:
                 self._console.warn("log_care", error.text)
                 self._console.write()
+
+    async def _notes_applied(self) -> bool:
+        """Sealing drops the notes: what they say must be in the state before. Whether it is."""
+        return await asyncio.get_running_loop().run_in_executor(None, self.ledger.apply, self._commits.recent.next)
 
     async def _seal(self, base: int) -> None:
         """In a process of its own: packing columns takes the interpreter for long."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from smbroker.core.delivery import Delivery
 from smbroker.core.sessions import Limits, Session, Sessions
 from smbroker.dialects import padded, pipe, semicolon, soh, typed
+from smbroker.log.format import Note
 from smbroker.log.log import Log
 from smbroker.model.commands import (
     Alive,
@@ -128,10 +129,19 @@ class Turn:
         if self._bytes > MAX_TURN:
             self.end()
 
-    def publish_all(self, columns: Columns, told: Told) -> None:
-        """Columns that belong together, in the order of publishing: their offsets follow one another."""
+    def publish_all(self, columns: Columns, told: Told, notes: Sequence[Note] = ()) -> None:
+        """Columns that belong together, in the order of publishing: their offsets follow one another.
+
+        Notes are kept with them, under the same sync."""
         self.settle()
-        self._pass_on(columns, (), told)
+        self._pass_on(columns, (), told, notes)
+        self.begin()
+
+    def relay(self, columns: Columns) -> None:
+        """To those who are subscribed now; not for the log."""
+        self.settle()
+        self._deliver(columns)
+        self.committed.deliver(columns)
         self.begin()
 
     def reject(self, client: Client, error: SmbError) -> None:
@@ -166,13 +176,18 @@ class Turn:
         acks, self._acks = self._acks, []
         self._pass_on(columns, acks)
 
-    def _pass_on(self, columns: Columns, acks: Sequence[Ack], told: Told | None = None) -> None:
+    def _deliver(self, columns: Columns) -> None:
         columns.received = time.time_ns() // 1000
         for origin, messages in Counter(columns.origins).items():
             self.stats.received[origin.dialect] += messages
         self.delivery.deliver(columns)
+
+    def _pass_on(
+        self, columns: Columns, acks: Sequence[Ack], told: Told | None = None, notes: Sequence[Note] = ()
+    ) -> None:
+        self._deliver(columns)
         if self.commits:
-            self.commits.submit(columns, acks, told)
+            self.commits.submit(columns, acks, told, notes)
             return
         if self.relayed:
             self.relayed(columns)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from smbroker.spark.decoded import decoded
+    from smbroker.spark.sink import publish_batch
 
-__all__ = ["decoded"]
+__all__ = ["decoded", "publish_batch"]
 
-_HOME = {"decoded": "smbroker.spark.decoded"}
+_HOME = {"decoded": "smbroker.spark.decoded", "publish_batch": "smbroker.spark.sink"}
 
 
 def __getattr__(name: str) -> Any:

@@ -30,6 +30,7 @@ from pyspark.sql.types import (
 from smbroker.model.errors import UsageError
 from smbroker.spark.options import ReadOptions, parsed
 from smbroker.spark.reading import Reading, Split
+from smbroker.spark.sink import SmbStreamWriter, SmbWriter
 
 _PROPERTY = StructType([StructField("key", StringType()), StructField("value", StringType())])
 SCHEMA = StructType(
@@ -65,6 +66,14 @@ class SmbDataSource(DataSource):
         if "endingOffset" in self.options:
             raise UsageError("bad_option", "option endingOffset is for spark.read: a stream does not end")
         return SmbStreamReader(self._options(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> SmbWriter:
+        if overwrite:
+            raise UsageError("bad_option", "topics can only be appended to: mode('append')")
+        return SmbWriter(self.options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> SmbStreamWriter:  # noqa: ARG002
+        return SmbStreamWriter(self.options, schema)
 
     def _options(self, schema: StructType) -> ReadOptions:
         if schema.simpleString() != SCHEMA.simpleString():

@@ -15,6 +15,7 @@ from smbroker.web import errors, guard
 from smbroker.web.desk import Desk, Settings
 from smbroker.web.publish import PREFIX, Publishing
 from smbroker.web.reading import Reading
+from smbroker.web.sink import Batches
 
 LINGER = 1.0  # seconds for a client to hear that its body is not wanted
 LINGER_BYTES = 8 << 20
@@ -44,12 +45,16 @@ class TopicRoute(BaseRoute):
 class App:
     def __init__(self, desk: Desk, settings: Settings) -> None:
         publishing, reading = Publishing(desk, settings), Reading(desk, settings)
+        batches = Batches(desk, settings)
         self._desk = desk
         self._settings = settings
         self._router = Router(
             [
                 TopicRoute(publishing.one),
                 Route("/v1/publish", publishing.many, methods=["POST"]),
+                Route("/v1/stages", batches.stage, methods=["POST"]),
+                Route("/v1/batches/{query}", batches.last),
+                Route("/v1/batches/{query}/{batch:int}", batches.commit, methods=["POST"]),
                 Route("/v1/messages", reading.messages),
                 Route("/v1/subscribe", reading.subscribe),
                 Route("/v1/topics", reading.topics),

@@ -1,11 +1,11 @@
 """What the web needs of the broker; the server's desk has it. Errors are the model's."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from smbroker.model.filter import Filter
-from smbroker.model.message import Columns
+from smbroker.model.message import Columns, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,24 @@ class Desk(Protocol):
     async def publish(self, columns: Columns) -> int | None:
         """The first offset, once all is on disk; None without a log. Raises LogError."""
 
-    def arrow_rows(self, body: bytes, most: int) -> AsyncGenerator[tuple[list[bytes], list[bytes], list[bool]], None]:
-        """Topics, payloads and retain flags (or none) of an Arrow stream, some at a time. Raises Refused."""
+    async def publish_batch(self, columns: Columns, query: str, batch: int) -> int | None:
+        """As `publish`, of a Spark query's batch that `last_batch` does not know yet; one at a time."""
+
+    async def last_batch(self, query: str) -> int | None: ...
+
+    async def stage(self, body: bytes) -> str:
+        """The name of rows that wait for their commit."""
+
+    def staged_rows(self, stages: Sequence[str], most: int) -> AsyncGenerator[Rows, None]:
+        """Raises Refused: one of them is missing."""
+
+    async def drop_stages(self, stages: Sequence[str]) -> None: ...
+
+    def knows_token(self, token: str) -> bool:
+        """Whether whoever shows it may publish what only the broker and its pipelines may."""
+
+    def arrow_rows(self, body: bytes, most: int) -> AsyncGenerator[Rows, None]:
+        """The messages of an Arrow stream, some at a time. Raises Refused."""
 
     def messages(
         self, pattern: Filter | None, start: int | None, since: int | None, before: int | None, limit: int
@@ -48,8 +64,8 @@ class Desk(Protocol):
     def topics(self) -> AsyncGenerator[bytes, None]:
         """The items of a JSON list. Raises LogError."""
 
-    def keep_census(self) -> None:
-        """Someone may ask for the topics."""
+    def start(self) -> None:
+        """From here on someone may ask."""
 
     def stats(self) -> dict[str, Any]: ...
 

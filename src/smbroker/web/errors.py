@@ -13,9 +13,13 @@ BY_CODE = {
     "body_timeout": 408,
     "body_too_long": 413,
     "payload_too_long": 413,
+    "batch_too_large": 413,
+    "bad_token": 401,
+    "stage_missing": 409,
     "bad_type": 415,
     "too_many_streams": 503,
     "too_many_bodies": 503,
+    "too_many_stages": 503,
 }
 
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -19,27 +19,20 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from smbroker.model.errors import Refused
-from smbroker.model.message import Columns, Dialect, Extra, Kind, Origin
-from smbroker.model.topic import KnownTopics, Topic, checked_topic
+from smbroker.model.message import Columns, Dialect, Kind, Origin, Rows
+from smbroker.model.topic import published_topic
 from smbroker.web.body import Bodies
 from smbroker.web.desk import Desk, Settings
+from smbroker.web.gather import RETAINED, Gathering
 
 PREFIX = b"/v1/publish/"
 LINES = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
 STEP = 500  # messages that are decoded in one go: a millisecond or so
-RETAINED = Extra(retain=True)
 ORIGIN = Origin(Dialect.HTTP)  # without an address: a request's is that of a proxy, or of nobody for long
 FLAGS = {"0": False, "1": True, "false": False, "true": True}
 
 _decode = json.JSONDecoder().raw_decode
-
-
-def published_topic(raw: bytes) -> Topic:
-    topic = checked_topic(raw)
-    if topic.startswith(b"$"):
-        raise Refused("topic_reserved", "topics that begin with $ are the broker's own")
-    return topic
 
 
 class Publishing:
@@ -47,7 +40,6 @@ class Publishing:
         self._desk = desk
         self._settings = settings
         self._bodies = Bodies()
-        self._topics = KnownTopics(published_topic)
 
     async def one(self, request: Request) -> Response:
         topic = published_topic(unquote_to_bytes(request.scope["raw_path"][len(PREFIX) :]))
@@ -64,33 +56,13 @@ class Publishing:
         most = self._settings.max_body
         async with self._bodies.read(request, most, most) as body:
             async with aclosing(_lines(body) if kind == LINES else self._desk.arrow_rows(body, most)) as parts:
-                columns = await self._gathered(parts)
+                columns = await Gathering(ORIGIN, published_topic, self._settings.max_payload).all(parts, most)
             if not columns.topics:
                 return JSONResponse({"first_offset": None, "count": 0})
             return JSONResponse({"first_offset": await self._desk.publish(columns), "count": len(columns)})
 
-    async def _gathered(self, parts: AsyncIterator[tuple[list[bytes], list[bytes], list[bool]]]) -> Columns:
-        columns, known, longest = Columns(), self._topics, self._settings.max_payload
-        async for topics, payloads, retain in parts:
-            number = len(columns)
-            for topic, payload in zip(topics, payloads, strict=True):
-                number += 1
-                try:
-                    columns.topics.append(known[topic])
-                except Refused as error:
-                    raise Refused(error.code, f"message {number}: {error.text}") from error
-                if len(payload) > longest:
-                    text = f"message {number}: payload of {len(payload)} bytes, at most {longest} (max_payload)"
-                    raise Refused("payload_too_long", text)
-            start = len(columns.payloads)
-            columns.payloads += payloads
-            columns.extras.update({start + row: RETAINED for row, flag in enumerate(retain) if flag})
-        columns.kinds = [Kind.BYTES] * len(columns)
-        columns.origins = [ORIGIN] * len(columns)
-        return columns
 
-
-async def _lines(body: bytes) -> AsyncGenerator[tuple[list[bytes], list[bytes], list[bool]], None]:
+async def _lines(body: bytes) -> AsyncGenerator[Rows, None]:
     start, number = 0, 0
     while start < len(body):
         topics: list[bytes] = []
@@ -107,7 +79,7 @@ async def _lines(body: bytes) -> AsyncGenerator[tuple[list[bytes], list[bytes], 
                 topics.append(topic)
                 payloads.append(payload)
                 retain.append(kept)
-        yield topics, payloads, retain
+        yield Rows(topics, payloads, retain)
         await asyncio.sleep(0)
 
 

@@ -11,7 +11,7 @@ from smbroker.model.commands import Alive, Answer, Command, Leave, Reject, Subsc
 from smbroker.model.errors import ProtocolError, Refused
 from smbroker.model.filter import exact
 from smbroker.model.message import Kind
-from smbroker.model.topic import checked_topic
+from smbroker.model.topic import checked_topic, published_topic
 
 PUBLISH, SUBSCRIBE = b"publish", b"subscribe"
 ALONE: dict[bytes, Command] = {b"ping": Answer(PONG), b"pong": Alive(), b"disconnect": Leave()}
@@ -76,7 +76,7 @@ class Decoder:
             return None
         self._begin()
         try:
-            return checked_topic(title), message, Kind.BYTES, PUBACK
+            return published_topic(title), message, Kind.BYTES, PUBACK
         except Refused as error:
             return Reject(error.code, error.text)
 

@@ -8,7 +8,7 @@ Bytes after the topic's first NUL do not count; a topic of 50 bytes has no NUL.
 from smbroker.dialects.typed.content import NUL, decode_content
 from smbroker.model.commands import Command
 from smbroker.model.errors import ProtocolError
-from smbroker.model.topic import KnownTopics, checked_topic
+from smbroker.model.topic import KnownTopics, published_topic
 
 TOPIC = 50
 CONTENT = TOPIC + 1  # where it begins
@@ -21,4 +21,4 @@ def decode(datagram: bytes) -> Command:
     return _topics[datagram[:TOPIC]], payload, kind, b""
 
 
-_topics = KnownTopics(lambda field: checked_topic(field.partition(NUL)[0]))
+_topics = KnownTopics(lambda field: published_topic(field.partition(NUL)[0]))

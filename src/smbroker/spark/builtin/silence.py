@@ -36,7 +36,7 @@ class Silence(StatefulProcessor):
         # last: when it spoke; gap: usual, in ms; gaps: how many were seen; mark: of the log when a timer went off
         self._state = handle.getValueState("topic", "last long, gap double, gaps long, silent boolean, mark long")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         last, gap, gaps, silent, _ = self._state.get() or (None, 0.0, 0, False, None)
         times = sorted(_milliseconds(row.ts) for row in rows)
         if silent:
@@ -49,7 +49,7 @@ class Silence(StatefulProcessor):
         self._state.update((last, gap, gaps, False, None))
         self._set_timer(timerValues.getCurrentProcessingTimeInMs() + _allowed(gap), gaps)
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002
         last, gap, gaps, silent, seen = self._state.get() or (0, 0.0, 0, False, None)
         mark = timerValues.getCurrentWatermarkInMs()
         if silent:

@@ -21,6 +21,7 @@ from smbroker.spark.pipelines.files import Pipeline
 from smbroker.spark.pipelines.frames import Place
 from smbroker.spark.pipelines.problem import Problem
 from smbroker.spark.pipelines.reset import CHECKPOINTS, start_of
+from smbroker.spark.sink import publish_batch
 from smbroker.spark.tables import TABLES, TableWriter
 
 EVERY_WITH_STATE = "1 second"
@@ -155,8 +156,6 @@ class PipelineQuery:
         return True
 
     def _publish(self, batch: DataFrame, number: int) -> None:
-        from smbroker.spark.sink import publish_batch
-
         assert self.pipeline.topic
         rows = frames.published(batch, self.pipeline.topic)
         target = self._target
