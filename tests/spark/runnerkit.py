@@ -46,7 +46,10 @@ def made(
     spark: SparkSession, data: Path, directory: Path | None, builtin: tuple[str, ...] = (), url: str = ""
 ) -> Running:
     said = Said()
-    return Running(Runner(spark, Target(data, url), Wanted(directory, builtin), said), said)
+    return Running(
+        Runner(spark, Target(data, url, lambda: token_of(data)), Wanted(directory, builtin), said, patience=PATIENCE),
+        said,
+    )
 
 
 def run_once(spark: SparkSession, data: Path, directory: Path | None, *builtin: str, url: str = "") -> Running:
@@ -66,6 +69,11 @@ def started(spark: SparkSession, data: Path, directory: Path | None, *builtin: s
         running.runner.stopping.set()
         thread.join(60)
         assert not thread.is_alive()
+
+
+def token_of(data: Path) -> str | None:
+    file = data / "pipeline.token"
+    return file.read_text().strip() if file.exists() else None
 
 
 def rows_of(data: Path, table: str) -> list[dict[str, Any]]:

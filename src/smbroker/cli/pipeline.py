@@ -42,6 +42,7 @@ TOKEN = "pipeline.token"  # within the data directory: the broker writes it
 URL = "http://127.0.0.1:8090"
 BROKER_PATIENCE = 10.0  # seconds for a broker that starts with us to make its log
 NICE = 5  # how far the broker goes first
+STOP_PATIENCE = 2.0  # seconds; what is cut short is repeated at the next start
 PROGRESS_EVERY = 1.0  # seconds
 NO_SPARK = "there is no Spark here; install it with: pip install 'smbroker[spark]'"
 
@@ -126,15 +127,14 @@ def _live_beside(data: Path) -> None:
     """As a child of the broker: after it when there is a choice, and not longer than it."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # blocked by our parent until we are prepared
     os.nice(NICE)
-    threading.Thread(target=_stop_at_the_end_of_input, daemon=True).start()
+    threading.Thread(target=_stop_at_the_end_of, args=(terminal.InputLines(),), daemon=True).start()
     _runnable()
     give_up = time.monotonic() + BROKER_PATIENCE
     while not (data / "log").is_dir() and time.monotonic() < give_up:
         time.sleep(0.1)
 
 
-def _stop_at_the_end_of_input() -> None:
-    lines = terminal.InputLines()
+def _stop_at_the_end_of(lines: terminal.InputLines) -> None:
     while not lines.ended:
         lines.read()
     os.kill(os.getpid(), signal.SIGTERM)
@@ -169,7 +169,7 @@ def _run_locked(options: argparse.Namespace, data: Path, wanted: Any) -> int:
             try:
                 failed = _in_thread(lambda: runner.run(options.once, progress.show), runner.stopping)
             except Stopped:
-                pass
+                runner.tell_stopped()
     except Stopped:
         pass
     progress.clear()
@@ -198,7 +198,7 @@ def _in_thread(work: Callable[[], int], stopping: threading.Event) -> int:
             thread.join(0.2)
     except Stopped:
         stopping.set()
-        thread.join(6.0)
+        thread.join(STOP_PATIENCE)
         raise
     if failures:
         raise failures[0]

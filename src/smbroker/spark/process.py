@@ -1,16 +1,18 @@
 """The long-lived Spark process of the pipelines: its session, its noise, its end.
 
 The JVM and Python's workers print much that is of no use: it is read away, and the end of it kept, to be shown if Spark
-does not start. At the end the JVM is told to stop and, if it takes long, killed: nothing depends on a clean end.
+does not start. At the end the JVM and what it started are killed: nothing depends on a clean end, which takes long.
 """
 
 import logging
 import os
+import signal
 import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -25,7 +27,6 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
 }
 KEPT_LINES = 200
-STOP_PATIENCE = 2.0  # seconds
 
 
 class Noise:
@@ -82,19 +83,31 @@ def spark_process(master: str, verbose: bool = False) -> Iterator[SparkSession]:
 
 
 def _end(spark: SparkSession) -> None:
-    """Within a few seconds."""
-    gateway = SparkContext._gateway
-    java = getattr(gateway, "proc", None)
-    stopping = threading.Thread(target=_quietly_stopped, args=(spark,), daemon=True)
-    stopping.start()
-    stopping.join(STOP_PATIENCE)
-    if java is not None:
-        java.kill()
-        java.wait()
-
-
-def _quietly_stopped(spark: SparkSession) -> None:
-    try:
+    java = getattr(SparkContext._gateway, "proc", None)
+    if java is None:  # not ours
         spark.stop()
-    except Exception:  # the JVM is going, or gone
-        pass
+        return
+    family = _descendants(java.pid)
+    java.kill()
+    java.wait()
+    for pid in family:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:  # it went with the JVM
+            pass
+
+
+def _descendants(pid: int) -> list[int]:
+    """Python's workers: they notice that the JVM is gone, but some only after a while."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir() if Path("/proc/self/stat").exists() else ():
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split() if entry.name.isdigit() else []
+        except OSError:  # it has ended meanwhile
+            continue
+        if fields:
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found = [pid]
+    for each in found:
+        found += children.get(each, [])
+    return found[1:]

@@ -43,7 +43,7 @@ class Silence(StatefulProcessor):
             yield _row(key[0], "returned", times[0], gap)
         for time in times:
             if last is not None and not silent:  # the silence itself is no usual gap
-                gap = time - last if not gaps else gap + WEIGHT * (time - last - gap)
+                gap = gap + WEIGHT * (time - last - gap) if gaps else float(time - last)
                 gaps += 1
             last, silent = max(time, last or 0), False
         self._state.update((last, gap, gaps, False, None))

@@ -32,7 +32,7 @@ from smbroker.spark.pipelines.status import PipelineStatus, State
 TURN = 0.5  # seconds
 WAITS = (1, 2, 4, 8, 15, 30, 60)  # seconds before a failed query is started again
 FRESH = 10.0  # seconds for which a batch says how fast it goes
-STOP_PATIENCE = 3.0  # seconds; what is cut short is repeated at the next start
+STOP_PATIENCE = 1.0  # seconds; what is cut short is repeated at the next start
 BUILTIN = Path(__file__).parent.parent / "builtin"
 GONE = " is gone; the first there is is "  # what the source says when retention was faster
 
@@ -73,14 +73,22 @@ class _Entry:
 
 class Runner:
     def __init__(
-        self, spark: SparkSession, target: Target, wanted: Wanted, talk: Talk, max_rows: int | None = None
+        self,
+        spark: SparkSession,
+        target: Target,
+        wanted: Wanted,
+        talk: Talk,
+        max_rows: int | None = None,
+        patience: float = STOP_PATIENCE,
     ) -> None:
+        self._patience = patience
         self._spark, self._target, self._wanted, self._talk = spark, target, wanted, talk
         self._place = Place(target.data) if max_rows is None else Place(target.data, max_rows=max_rows)
         self._entries: dict[str, _Entry] = {}
         self._checked = Checked()
         self._log: LogReader | None = None
         self.stopping = threading.Event()
+        self._writing = threading.Lock()
 
     @property
     def statuses(self) -> list[PipelineStatus]:
@@ -93,7 +101,7 @@ class Runner:
                 self._look_at_files(once)
                 for name in list(self._entries):
                     self._look_at(self._entries[name], once)
-                status.write(self._target.data, self.statuses)
+                self._write_status()
                 shown(self.statuses)
                 if once and all(entry.done for entry in self._entries.values()):
                     break
@@ -228,11 +236,20 @@ class Runner:
     def _stop_all(self) -> None:
         queries = [entry.query for entry in self._entries.values() if entry.query]
         pool = ThreadPoolExecutor(max(len(queries), 1))
-        wait([pool.submit(query.stop) for query in queries], STOP_PATIENCE)
+        wait([pool.submit(query.stop) for query in queries], self._patience)
         pool.shutdown(wait=False, cancel_futures=True)
-        for entry in self._entries.values():
+        self.tell_stopped()
+
+    def tell_stopped(self) -> None:
+        """Errors stay: they are why someone will look."""
+        self.stopping.set()
+        for entry in list(self._entries.values()):
             entry.status.state, entry.status.since, entry.status.rows_per_second = "stopped", status.now(), 0.0
-        status.write(self._target.data, self.statuses)
+        self._write_status()
+
+    def _write_status(self) -> None:
+        with self._writing:
+            status.write(self._target.data, self.statuses)
 
 
 def _signature(file: Path) -> Signature | None:
