@@ -197,12 +197,18 @@ def _in_thread(work: Callable[[], int], stopping: threading.Event) -> int:
         while thread.is_alive():
             thread.join(0.2)
     except Stopped:
+        _hush()
         stopping.set()
         thread.join(STOP_PATIENCE)
         raise
     if failures:
         raise failures[0]
     return results[0]
+
+
+def _hush() -> None:
+    """What is cut short complains; nobody needs to hear that."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _token(file: Path) -> str | None:
