@@ -30,10 +30,10 @@ Told: TypeAlias = Callable[[int | LogError | None], None]
 
 BEHIND = 64 << 20  # bytes that wait to be written when reading from publishers pauses
 CAUGHT_UP = 16 << 20  # … and goes on
-LINGER = 0.02  # seconds that messages may gather when nobody waits for their commit
+LINGER = 0.05  # seconds that messages may gather when nobody waits for their commit
 ROW_BYTES = 100  # what a message takes besides its topic and payload
 FLUSH_ROWS, FLUSH_BYTES = 500, 1 << 20  # delivered before outboxes are flushed
-ENOUGH = 4_000  # messages that need not gather any more
+ENOUGH = 10_000  # messages that need not gather any more
 
 
 class Commits:
