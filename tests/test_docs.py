@@ -112,7 +112,7 @@ def test_the_documented_settings_exist_and_have_these_defaults() -> None:
 
 # --- reasons ---
 
-ERRORS = {"ProtocolError", "Refused", "Unfit", "Reject", "error"}  # `error`: a class that was handed in
+ERRORS = {"ProtocolError", "Refused", "Unfit", "Reject", "error", "Malformed"}  # `error`: a class that was handed in
 COUNTERS = {"dropped", "undeliverable", "ended"}
 
 
@@ -136,6 +136,8 @@ def counted(tree: ast.Module) -> Iterator[str]:
             if not isinstance(node, ast.AugAssign) or not isinstance(node.target, ast.Subscript):
                 continue
             counter, reason = node.target.value, node.target.slice
+            if isinstance(reason, ast.Tuple):  # by dialect and reason
+                reason = reason.elts[-1]
             if not isinstance(counter, ast.Attribute) or counter.attr not in COUNTERS:
                 continue
             if literal := text(reason):
@@ -158,7 +160,7 @@ def raised(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not node.args:
             continue
-        if isinstance(node.func, ast.Name) and node.func.id in ERRORS and len(node.args) == 2:
+        if isinstance(node.func, ast.Name) and node.func.id in ERRORS and len(node.args) in (2, 3):
             if literal := text(node.args[0]):
                 yield literal
         elif isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "unfit":  # a framer leaves it out

@@ -49,8 +49,6 @@ def test_version(program: str, option: str) -> None:
         ("smbsubscribe --dialect semicolon a b", "--dialect semicolon takes one TOPIC; usage: smbsubscribe"),
         ("smbsubscribe --dialect pipe a b c", "--dialect pipe takes one TOPIC; usage: smbsubscribe"),
         ("smbsubscribe --dialect padded", "no TOPIC given; usage: smbsubscribe"),
-        ("smbpublish --dialect mqtt t m", "--dialect mqtt arrives with a later version; for now choose from"),
-        ("smbsubscribe --dialect mqtt t", "--dialect mqtt arrives with a later version; for now choose from"),
         ("smbpublish --dialect morse t m", "--dialect 'morse': no such dialect; choose from semicolon, soh,"),
         ("smbpublish -p 0 t m", "-p '0': give a whole number from 1 to 65535"),
         ("smbpublish -p 65536 t m", "-p '65536': give a whole number from 1 to 65535"),

@@ -31,7 +31,7 @@ Without MESSAGE it is read from standard input, newlines and all, if that is a p
 otherwise the message is empty. Three words without --dialect are a call of the pipe dialect, with
 the broker's host as the first. Write -- before a TOPIC or MESSAGE that begins with a dash.
 
-pipe and padded wait up to 10 s for the broker's acknowledgement; the other dialects have none.
+pipe, padded and mqtt wait up to 10 s for the broker's acknowledgement; the other dialects have none.
 """
 EXAMPLES = """\
   smbpublish kitchen/temperature 21.5            semicolon, to 127.0.0.1:8080
@@ -138,6 +138,10 @@ def _wire(dialect: Dialect, kind: Kind) -> Wire:
         from smbroker.client import typed
 
         return Wire(partial(typed.encode_publish, kind=kind), partial(typed.publish, kind=kind))
+    if dialect is Dialect.MQTT:
+        from smbroker.client import mqtt
+
+        return Wire(mqtt.encode_publish, mqtt.publish)
     from smbroker.client import semicolon
 
     return Wire(semicolon.encode_publish, semicolon.publish)

@@ -31,6 +31,7 @@ standard error. Ctrl-C ends it.
   pipe       TOPIC: t - MESSAGE: m     TOPIC may be # for everything
   soh        [topic/subtopic] message  # as a whole topic or subtopic; several topics
   padded     title: message            several topics; type exit to leave
+  mqtt       topic message             wildcards + and #; several topics
   typed      IP:PORT - TOPIC - TYPE - value
              reads from standard input: subscribe TOPIC SF (SF 1: keep messages while away),
              unsubscribe TOPIC, exit; topics on the command line are subscribed with SF 0
@@ -47,7 +48,7 @@ EXAMPLES = """\
 
 exit status: 0 ended by you (typed: or by the broker), 1 it did not work, 2 bad arguments"""
 
-SEVERAL_TOPICS = (Dialect.SOH, Dialect.PADDED, Dialect.TYPED)
+SEVERAL_TOPICS = (Dialect.SOH, Dialect.PADDED, Dialect.TYPED, Dialect.MQTT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,10 @@ def _wire(dialect: Dialect, client: str) -> Wire:
         from smbroker.cli.consoles import typed
 
         return Wire(typed.encode_subscribe, partial(typed.run, client=client))
+    if dialect is Dialect.MQTT:
+        from smbroker.cli.consoles import mqtt
+
+        return Wire(mqtt.encode_subscribe, mqtt.run)
     from smbroker.cli.consoles import semicolon
 
     return Wire(semicolon.encode_subscribe, semicolon.run)

@@ -17,6 +17,7 @@ PORTS = {  # the dialects that these programs speak, and where each is at home
     Dialect.PIPE: 8080,
     Dialect.PADDED: 1379,
     Dialect.TYPED: 12345,
+    Dialect.MQTT: 1883,
 }
 NAMES = ", ".join(PORTS)
 
@@ -29,8 +30,6 @@ def add_target_options(parser: Parser) -> None:
 
 
 def dialect_named(name: str) -> Dialect:
-    if name == Dialect.MQTT:
-        raise UsageError("dialect_later", f"--dialect mqtt arrives with a later version; for now choose from {NAMES}")
     if name not in PORTS:
         raise UsageError("dialect_unknown", f"--dialect {shown(name)}: no such dialect; choose from {NAMES}")
     return Dialect(name)

@@ -1,16 +1,16 @@
 """Delivery: columns of messages in, frames in the outboxes of all matching subscribers out.
 
-A route is what a topic leads to: the outboxes, grouped by dialect, each group with the framer of
-that topic. Routes are cached by topic; a change of subscriptions drops what it may have changed.
-It makes no difference where columns come from: a turn's input or the log.
+A route is what a topic leads to: the outboxes, grouped by dialect (or finer, where a dialect has several
+framings), each group with the framer of that topic. Routes are cached by topic; a change of subscriptions
+drops what it may have changed. It makes no difference where columns come from: a turn's input or the log.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 
 from smbroker.core.outbox import Outbox
 from smbroker.core.router import Router
-from smbroker.core.sessions import Session
+from smbroker.core.sessions import Receive, Session
 from smbroker.model.errors import Unfit
 from smbroker.model.filter import Filter, exact_topic
 from smbroker.model.framing import Framer, FramerOf
@@ -32,17 +32,18 @@ class _Group:
 
 
 class _Route:
-    __slots__ = ("groups", "unfit")
+    __slots__ = ("groups", "single", "unfit")
 
     def __init__(self) -> None:
         self.groups: list[_Group] = []
+        self.single: list[Receive] = []  # sessions that take messages themselves
         self.unfit: list[tuple[Dialect, str, int]] = []  # dialect, reason, subscribers that go without
 
 
 class Delivery:
     """One feed of messages and those who are subscribed to it."""
 
-    def __init__(self, framers: Mapping[Dialect, FramerOf], stats: Stats) -> None:
+    def __init__(self, framers: Mapping[Hashable, FramerOf], stats: Stats) -> None:
         self._router: Router[Session] = Router()
         self._framers = framers
         self._stats = stats
@@ -118,9 +119,11 @@ class Delivery:
                 if not waiting:
                     dirty.append(outbox)
                 waiting += frames
-            self._stats.delivered[group.dialect] += len(frames) * len(outboxes)
+            self._stats.delivered[group.dialect] += (end - start - len(unfit)) * len(outboxes)
             if unfit:
                 self._count_unfit(group, unfit)
+        for receive in route.single:
+            receive(topic, columns, start, end)
         for dialect, reason, subscribers in route.unfit:
             self._stats.undeliverable[dialect, reason] += subscribers * (end - start)
 
@@ -130,13 +133,15 @@ class Delivery:
 
     def _new_route(self, topic: Topic) -> _Route:
         route = _Route()
-        by_dialect: dict[Dialect, list[Outbox]] = {}
+        by_group: dict[tuple[Dialect, Hashable], list[Outbox]] = {}
         for session in self._router.match(topic):
-            if session.outbox is not None:
-                by_dialect.setdefault(session.dialect, []).append(session.outbox)
-        for dialect, outboxes in by_dialect.items():
+            if session.receive is not None:
+                route.single.append(session.receive)
+            elif session.outbox is not None:
+                by_group.setdefault((session.dialect, session.group), []).append(session.outbox)
+        for (dialect, group), outboxes in by_group.items():
             try:
-                route.groups.append(_Group(dialect, self._framers[dialect](topic), outboxes))
+                route.groups.append(_Group(dialect, self._framers[group](topic), outboxes))
             except Unfit as unfit:
                 route.unfit.append((dialect, unfit.code, len(outboxes)))
         if len(topic) <= MAX_CACHED_TOPIC:

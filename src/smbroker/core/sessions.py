@@ -10,13 +10,18 @@ subscriptions that are kept while the client is away. Without a log everything i
 """
 
 from collections import Counter
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from smbroker.core.outbox import Outbox
 from smbroker.model.errors import Refused
 from smbroker.model.filter import Filter
-from smbroker.model.message import Dialect
+from smbroker.model.message import Columns, Dialect
+from smbroker.model.topic import Topic
+
+Receive: TypeAlias = Callable[[Topic, Columns, int, int], None]
+"""Topic, columns, first row, end: messages of that topic."""
 
 LEVEL_BYTES = 48  # what a level takes besides its characters
 
@@ -41,13 +46,15 @@ class Remember(Protocol):
 class Session:
     """`subscriptions` maps each filter to whether messages are kept while the client is away."""
 
-    __slots__ = ("dialect", "host", "lingering", "listener", "name", "outbox", "subscriptions")
+    __slots__ = ("dialect", "group", "host", "lingering", "listener", "name", "outbox", "receive", "subscriptions")
 
     def __init__(self, dialect: Dialect, name: str, host: str = "", listener: str = "") -> None:
         self.dialect = dialect
         self.name = name  # `host:port`, or the client's id
         self.host = host
         self.listener = listener  # of a UDP peer: the socket that it knows
+        self.group: Hashable = dialect  # sessions of one group get the same bytes
+        self.receive: Receive | None = None  # takes messages itself, one session at a time, also without an outbox
         self.outbox: Outbox | None = None
         self.subscriptions: dict[Filter, bool] = {}
         self.lingering: set[Filter] = set()  # kept no more, but on that feed until the client leaves

@@ -166,12 +166,29 @@ def _origins(origins: list[Origin]) -> list[pa.Array]:
     return [*arrays, pa.array([texts[origin.client] for origin in origins], pa.string())]
 
 
+def _same_extra(group: list[Columns]) -> Extra | None:
+    """What all rows have, if they have no properties and are alike."""
+    found: Extra | None = None
+    for piece in group:
+        values = set(map(id, piece.extras.values()))
+        if len(values) > 1 or (values and len(piece.extras) < len(piece)):
+            return None
+        extra = next(iter(piece.extras.values())) if values else _NO_EXTRA
+        if extra.properties or (found is not None and extra is not found):
+            return None
+        found = extra
+    return found or _NO_EXTRA
+
+
 def _extras(group: list[Columns], rows: int) -> list[pa.Array]:
     """The columns retain, qos and properties."""
-    if not any(piece.extras for piece in group):
+    same = _same_extra(group)
+    if same is not None:
         return [
-            pa.Array.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(bytes((rows + 7) // 8))]),
-            _fixed(pa.int32(), rows, bytes(4 * rows)),
+            pa.Array.from_buffers(
+                pa.bool_(), rows, [None, pa.py_buffer((b"\xff" if same.retain else b"\0") * ((rows + 7) // 8))]
+            ),
+            _fixed(pa.int32(), rows, same.qos.to_bytes(4, "little") * rows),
             pa.Array.from_buffers(
                 SCHEMA.field("properties").type,
                 rows,

@@ -40,7 +40,8 @@ from smbroker.log.reader import LogReader
 from smbroker.log.search import found, last_of
 from smbroker.log.stretches import Stretches
 from smbroker.model.errors import LogError
-from smbroker.model.message import Columns, Dialect, Kind, Origin
+from smbroker.model.filter import matches
+from smbroker.model.message import Columns, Dialect, Extra, Kind, Origin
 
 PIECE_ROWS = 1_000
 PIECE_BYTES = 512 << 10  # of payload; a piece has at least one message
@@ -48,6 +49,8 @@ MAX_OPEN = 64  # readings that can be gone on with; the one not asked for the lo
 MAX_ORIGINS = 10_000  # that one reading remembers
 
 COLUMNS = ("offset", "topic", "payload", "kind", "dialect", "source", "client")
+
+EXTRAS = ("qos", "retain", "properties")
 
 Origins: TypeAlias = dict[tuple[str, str, str | None], Origin]
 
@@ -74,6 +77,13 @@ def pieces(reader: LogReader, stretches: Stretches, request: Request) -> Iterato
 
 
 def _batches(reader: LogReader, stretches: Stretches, request: Request) -> Iterator[pa.RecordBatch]:
+    if request.filters:
+        wanted = request.filters
+        mqtt = (*COLUMNS, *EXTRAS)
+        yield from reader.read(
+            request.start, request.end, lambda topic: any(matches(one, topic) for one in wanted), mqtt
+        )
+        return
     if request.topics is None:
         yield from reader.read(request.start, request.end, None, COLUMNS)
         return
@@ -96,7 +106,18 @@ def _columns(batch: pa.RecordBatch, origins: Origins) -> tuple[list[int], Column
         kinds=[Kind[name.upper()] for name in batch.column("kind").to_pylist()],
         origins=[origins.get(key) or origins.setdefault(key, Origin.at(Dialect(key[0]), *key[1:])) for key in where],
     )
+    if EXTRAS[0] in batch.schema.names:
+        columns.extras = _extras(batch)
     return batch.column("offset").to_pylist(), columns
+
+
+def _extras(batch: pa.RecordBatch) -> dict[int, Extra]:
+    rows = zip(*(batch.column(name).to_pylist() for name in EXTRAS), strict=True)
+    return {
+        row: Extra(qos, retain, tuple((one["key"], one["value"]) for one in properties))
+        for row, (qos, retain, properties) in enumerate(rows)
+        if qos or retain or properties
+    }
 
 
 class Readings:

@@ -32,6 +32,7 @@ class Request:
     start: int
     end: int
     topics: frozenset[Topic] | None  # None: all
+    filters: frozenset[Filter] = frozenset()  # instead of topics; then with qos, retain and properties
 
     def after(self, answer: "Piece") -> "Request | None":
         return replace(self, start=answer.next) if answer.next < self.end else None

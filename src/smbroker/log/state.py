@@ -6,6 +6,7 @@ they stay gathered (there is at most one per thing) and are tried again.
 
     session       (dialect, name, listener)   cursor: the next offset of the log to send; expires, properties: MQTT
     subscription  (session, filter)           keep: while away; start: no offset before it; options: MQTT
+    retained      topic                       MQTT's retained messages
     ledger        query                       the sink's last batch; applied again from the log after a crash
 """
 
@@ -35,6 +36,7 @@ CREATE TABLE subscriptions (
 CREATE TABLE ledger (query TEXT PRIMARY KEY, batch INTEGER NOT NULL, next_offset INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 """
+RETAINED = "CREATE TABLE IF NOT EXISTS retained (topic BLOB PRIMARY KEY, payload BLOB NOT NULL, about TEXT NOT NULL)"
 SESSION = "dialect = ? AND name = ? AND listener = ?"
 
 SessionKey: TypeAlias = tuple[str, str, str]
@@ -46,6 +48,9 @@ class SavedSession:
     key: SessionKey
     cursor: int | None
     subscriptions: dict[Filter, tuple[bool, int]] = field(default_factory=dict)  # keep, start
+    expires: int | None = None  # seconds since 1970
+    properties: str | None = None
+    options: dict[Filter, str] = field(default_factory=dict)  # of subscriptions
 
 
 class State:
@@ -53,6 +58,7 @@ class State:
         self._path = path
         self._on_trouble = on_trouble  # called in the writing thread, once per run of failures; "" when it is over
         self._waiting: dict[tuple[Any, ...], list[tuple[str, tuple[Any, ...]]]] = {}
+        self._then: list[Callable[[], None]] = []
         self._changed = threading.Condition()
         self._writing = False
         self._closing = False
@@ -65,18 +71,33 @@ class State:
     def load(self) -> list[SavedSession]:
         with _connected(self._path) as database:
             sessions = {
-                (dialect, name, listener): SavedSession((dialect, name, listener), cursor)
-                for dialect, name, listener, cursor in database.execute(
-                    "SELECT dialect, name, listener, cursor FROM sessions"
+                (dialect, name, listener): SavedSession(
+                    (dialect, name, listener), cursor, expires=expires, properties=properties
+                )
+                for dialect, name, listener, cursor, expires, properties in database.execute(
+                    "SELECT dialect, name, listener, cursor, expires, properties FROM sessions"
                 )
             }
-            for dialect, name, listener, packed, keep, start in database.execute(
-                "SELECT dialect, name, listener, filter, keep, start FROM subscriptions"
+            for dialect, name, listener, packed, keep, start, options in database.execute(
+                "SELECT dialect, name, listener, filter, keep, start, options FROM subscriptions"
             ):
                 session = sessions.get((dialect, name, listener))
                 if session:
-                    session.subscriptions[unpacked(packed)] = bool(keep), start
+                    pattern = unpacked(packed)
+                    session.subscriptions[pattern] = bool(keep), start
+                    if options is not None:
+                        session.options[pattern] = options
         return list(sessions.values())
+
+    def load_retained(self) -> list[tuple[bytes, bytes, str]]:
+        with _connected(self._path) as database:
+            return database.execute("SELECT topic, payload, about FROM retained").fetchall()
+
+    def load_fact(self, name: str) -> int:
+        """0 if it was never saved."""
+        with _connected(self._path) as database:
+            found = database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+            return int(found[0]) if found else 0
 
     # --- changes: they return at once ---
 
@@ -87,16 +108,37 @@ class State:
         )
         self._put(("session", key), [(sql, (*key, cursor))])
 
+    def save_mqtt(self, key: SessionKey, cursor: int | None, expires: int, properties: str) -> None:
+        sql = (
+            "INSERT INTO sessions (dialect, name, listener, cursor, expires, properties) VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT DO UPDATE SET cursor = excluded.cursor, expires = excluded.expires, "
+            "properties = excluded.properties"
+        )
+        self._put(("session", key), [(sql, (*key, cursor, expires, properties))])
+
+    def save_retained(self, topic: bytes, payload: bytes, about: str) -> None:
+        sql = "INSERT OR REPLACE INTO retained (topic, payload, about) VALUES (?, ?, ?)"
+        self._put(("retained", topic), [(sql, (topic, payload, about))])
+
+    def drop_retained(self, topic: bytes) -> None:
+        self._put(("retained", topic), [("DELETE FROM retained WHERE topic = ?", (topic,))])
+
+    def save_fact(self, name: str, value: int) -> None:
+        self._put(("fact", name), [("INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value))])
+
     def drop_session(self, key: SessionKey) -> None:
         deletions = [(f"DELETE FROM {table} WHERE {SESSION}", key) for table in ("subscriptions", "sessions")]
         self._put(("drop", key), list(deletions))
 
-    def save_subscription(self, key: SessionKey, pattern: Filter, keep: bool, start: int) -> None:
+    def save_subscription(
+        self, key: SessionKey, pattern: Filter, keep: bool, start: int, options: str | None = None
+    ) -> None:
         sql = (
-            "INSERT INTO subscriptions (dialect, name, listener, filter, keep, start) VALUES (?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT DO UPDATE SET keep = excluded.keep, start = excluded.start"
+            "INSERT INTO subscriptions (dialect, name, listener, filter, keep, start, options) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT DO UPDATE SET keep = excluded.keep, start = excluded.start, options = excluded.options"
         )
-        self._put(("subscription", key, pattern), [(sql, (*key, packed(pattern), keep, start))])
+        self._put(("subscription", key, pattern), [(sql, (*key, packed(pattern), keep, start, options))])
 
     def drop_subscription(self, key: SessionKey, pattern: Filter) -> None:
         sql = f"DELETE FROM subscriptions WHERE {SESSION} AND filter = ?"
@@ -106,6 +148,12 @@ class State:
         sql = f"UPDATE sessions SET cursor = ? WHERE {SESSION}"
         for key, cursor in cursors:
             self._put(("cursor", key), [(sql, (cursor, *key))])
+
+    def after(self, callback: Callable[[], None]) -> None:
+        """Calls back, in the writing thread, when everything so far is on disk, or could not be written."""
+        with self._changed:
+            self._then.append(callback)
+            self._changed.notify_all()
 
     # --- the sink's ledger ---
 
@@ -152,12 +200,15 @@ class State:
         trouble = ""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closing)
+                self._changed.wait_for(lambda: self._waiting or self._then or self._closing)
                 if self._closing:
                     return
                 batch, self._waiting = self._waiting, {}
+                then, self._then = self._then, []
                 self._writing = True
-            before, trouble = trouble, self._write(batch)
+            before, trouble = trouble, self._write(batch) if batch else trouble
+            for callback in then:
+                callback()
             with self._changed:
                 if trouble:
                     newer = self._waiting
@@ -186,7 +237,8 @@ class State:
                 version = database.execute("PRAGMA user_version").fetchone()[0]
                 if version == 0:
                     database.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
-                elif version != VERSION:
+                database.execute(RETAINED)
+                if version not in (0, VERSION):
                     raise LogError("state_version", f"{self._path} has version {version}, this broker knows {VERSION}")
         except sqlite3.Error as error:
             raise LogError("state", f"{self._path}: {error}; move it away to start without sessions") from error

@@ -5,12 +5,16 @@ no object per message: what one turn received is one `Columns`, lists of equal l
 other than BYTES and STRING are numbers of the `typed` dialect; their payload is the decimal text.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
 
 from smbroker.model.topic import Topic
+
+_first_row = itemgetter(0)
 
 
 class Kind(IntEnum):
@@ -63,6 +67,10 @@ class Extra:
     properties: tuple[tuple[str, str], ...] = ()  # MQTT 5's own under keys such as `$content-type`
 
 
+Wire: TypeAlias = tuple[int, int, int, bytes]
+"""First row, end, version of MQTT, and the bytes of these rows as they came."""
+
+
 class Rows(NamedTuple):
     """Messages as a request brought them, unchecked; a part that is empty is the same as usual for all of them."""
 
@@ -84,9 +92,16 @@ class Columns:
     kinds: list[Kind] = field(default_factory=list)
     origins: list[Origin] = field(default_factory=list)
     extras: dict[int, Extra] = field(default_factory=dict)  # by row; most rows have none
+    wires: list[Wire] = field(default_factory=list)  # rows that came in as MQTT packets fit to be passed on
+    base: int = -1  # the offset of the first row, once committed
 
     def __len__(self) -> int:
         return len(self.topics)
+
+    def wires_from(self, row: int) -> Iterator[Wire]:
+        """Those that begin at the row or after it."""
+        wires = self.wires
+        return (wires[at] for at in range(bisect_left(wires, row, key=_first_row), len(wires)))
 
     def rows(self, numbers: list[int]) -> "Columns":
         """These rows alone."""

@@ -22,6 +22,8 @@ from smbroker.server.config import Config
 from smbroker.server.console import Console
 from smbroker.server.desk import Desk
 from smbroker.server.listeners import Bound, Endpoint
+from smbroker.server.mqtt.service import Mqtt
+from smbroker.server.mqtt.sys import Sys
 from smbroker.server.store import Store
 from smbroker.server.tcp import Connections
 from smbroker.server.turn import Turn
@@ -80,7 +82,12 @@ class Broker:
         self.console = Console(loop.time)
         self.turn = Turn(loop, config, self.console)
         self.store = None if config.no_log else Store.open(config, self.turn)
-        self.connections = Connections(self.turn, config)
+        history = self.store.history if self.store else None
+        self.mqtt = Mqtt(self.turn, config.mqtt, history, config.tcp.max_subscriptions)
+        if self.store:
+            self.store.keep_mqtt(self.mqtt)
+        self._sys: Sys | None = None
+        self.connections = Connections(self.turn, config, self.mqtt)
         self.stopped = asyncio.Event()
         self._servers: list[asyncio.Server] = []
         self._udp: list[UdpListener] = []
@@ -106,6 +113,7 @@ class Broker:
             self.console.say("ready")
         self.console.write()
         self._watch_input()
+        self._sys = Sys(self.mqtt, self._config.mqtt.sys_interval)
         for service in self._services:
             service.start()
 
@@ -113,6 +121,8 @@ class Broker:
         """Stops listening, finishes writes, lets clients take what is theirs."""
         for server in self._servers:
             server.close()
+        if self._sys:
+            self._sys.stop()
         for listener in self._udp:
             listener.stop_reading()
         for connection in self.connections.open:

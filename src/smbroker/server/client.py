@@ -35,8 +35,15 @@ class Client(Outbox):
         """What the dialect tells a client that is refused; empty where it knows no such thing."""
         return b""
 
+    def unkept(self, ack: bytes, text: str) -> bytes:  # noqa: ARG002
+        """Instead of `ack`, when the log could not take the message; empty: the connection is closed."""
+        return self.refusal(text)
+
     def close(self) -> None:
         """Ends a connection once what waits for it is written and nothing is owed to it. A peer has none."""
+
+    def acknowledged(self, ack: bytes) -> None:
+        """This acknowledgement leaves."""
 
     def paid(self) -> None:
         """Nothing is owed any more."""

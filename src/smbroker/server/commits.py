@@ -48,7 +48,7 @@ class Commits:
         *,
         feed: Delivery,
         release: Callable[[Sequence[Ack]], None],
-        refuse: Callable[[Client, LogError], None],
+        refuse: Callable[[Client, bytes, LogError], None],
     ) -> None:
         self.log = log
         self.stats = stats
@@ -90,18 +90,19 @@ class Commits:
     def submit(
         self, columns: Columns, acks: Sequence[Ack], told: Told | None = None, notes: Sequence[Note] = ()
     ) -> None:
+        """`notes` are kept under the same sync as the columns, which may be empty."""
         if self.failed:
             self.stats.not_logged += len(columns)
             self._feed.deliver(columns)  # relayed to all the same
-            for client, _ in acks:
-                self._refuse(client, self.failed)
+            for client, ack in acks:
+                self._refuse(client, ack, self.failed)
             if told:
                 told(self.failed)
             return
         self._submitted.append(acks)
         self._gathered.append((columns, told, notes))
         self._rows += len(columns)
-        if acks or told or self._rows >= ENOUGH or not self._feed.empty:
+        if acks or told or notes or self._rows >= ENOUGH or not self._feed.empty:
             self.hand_over()
         elif self._timer is None:
             self._timer = self._loop.call_later(LINGER, self.hand_over)
@@ -132,8 +133,10 @@ class Commits:
 
     def _committed(self, entries: list[Entry]) -> None:
         for entry in entries:
-            self.recent.add(entry.offset, entry.columns, entry.size)
-            self._deliver(entry)
+            if len(entry.columns):
+                entry.columns.base = entry.offset
+                self.recent.add(entry.offset, entry.columns, entry.size)
+                self._deliver(entry)
             self._release(self._next_acks())
             _tell(entry, entry.offset)
             self._call_back()
@@ -144,8 +147,8 @@ class Commits:
         for entry in entries:
             self.stats.not_logged += len(entry.columns)
             self._deliver(entry)
-            for client, _ in self._next_acks():
-                self._refuse(client, error)
+            for client, ack in self._next_acks():
+                self._refuse(client, ack, error)
             _tell(entry, error)
             self._call_back()
         self._resume()

@@ -18,6 +18,7 @@ DEFAULT_LISTEN = (
     "udp://127.0.0.1:8080",
     "padded://127.0.0.1:1379",
     "typed://127.0.0.1:12345",
+    "mqtt://127.0.0.1:1883",
     "web://127.0.0.1:8090",
 )
 
@@ -55,6 +56,23 @@ class TypedConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MqttConfig:
+    connect_timeout: float = 10.0  # seconds until a connection must have said CONNECT
+    max_keep_alive: int = 60  # seconds; MQTT 5 clients that ask for more are told this
+    max_sessions: int = 100_000  # of clients, connected or not
+    max_session_expiry: int = 0  # seconds that a session is kept for a client that is away; 0: as long as it asks
+    receive_maximum: int = 1_000  # messages of a client that are not acknowledged yet
+    max_inflight: int = 1_000  # messages to a client that it has not acknowledged yet
+    topic_alias_maximum: int = 100  # of a client
+    max_queued: int = 10_000  # messages that wait in memory for a client; with a log they wait there instead
+    max_queued_bytes: int = 16 << 20  # … and their bytes
+    max_retained: int = 100_000  # topics with a retained message
+    max_retained_bytes: int = 256 << 20  # of retained messages
+    no_subscribe: tuple[str, ...] = ("test/nosubscribe",)  # refused filters; public test suites ask for this one
+    sys_interval: float = 10.0  # seconds between messages about the broker under $SYS; 0: none
+
+
+@dataclass(frozen=True, slots=True)
 class WebConfig:
     max_body: int = 64 << 20  # bytes of a request's body
     hosts: tuple[str, ...] = ()  # names that requests may use for us, besides loopback's and the listener's address
@@ -81,6 +99,7 @@ class Config:
     udp: UdpConfig = field(default_factory=UdpConfig)
     tcp: TcpConfig = field(default_factory=TcpConfig)
     typed: TypedConfig = field(default_factory=TypedConfig)
+    mqtt: MqttConfig = field(default_factory=MqttConfig)
     web: WebConfig = field(default_factory=WebConfig)
     log: LogSettings = field(default_factory=LogSettings)
     pipelines: PipelinesConfig = field(default_factory=PipelinesConfig)

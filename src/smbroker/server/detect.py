@@ -7,7 +7,6 @@ which begins with the client's id. As many bytes as an id has tell those two apa
 
 from smbroker.dialects.padded.fields import WORDS
 from smbroker.dialects.typed.decoder import IDENTITY
-from smbroker.model.errors import ProtocolError
 from smbroker.model.message import Dialect
 
 MQTT_CONNECT = b"\x10"
@@ -17,7 +16,7 @@ BEGINNINGS = tuple(word.lower().ljust(IDENTITY) for word in WORDS)
 def stream_dialect(head: bytes) -> Dialect | None:
     """The dialect, or None while the bytes could still become more than one."""
     if head.startswith(MQTT_CONNECT):
-        raise ProtocolError("mqtt_unavailable", "MQTT is not spoken yet")
+        return Dialect.MQTT
     start = head.lstrip(b" ").lower()
     if any(start.startswith(beginning) for beginning in BEGINNINGS):
         return Dialect.PADDED

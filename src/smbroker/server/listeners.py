@@ -4,7 +4,8 @@ udp        soh, pipe and semicolon on one socket, told apart by first bytes
 soh, pipe, semicolon    UDP, that dialect alone
 padded     TCP
 typed      TCP for subscribers and UDP for publishers, one port number
-tcp        padded or typed, told apart by first bytes
+mqtt       TCP
+tcp        padded, typed or mqtt, told apart by first bytes
 web        HTTP: a service that is handed in, see `smbroker.server.broker.run`
 """
 
@@ -27,9 +28,13 @@ UDP_KINDS: dict[str, tuple[Dialect, ...]] = {
     "semicolon": (Dialect.SEMICOLON,),
     "typed": (Dialect.TYPED,),
 }
-TCP_KINDS: dict[str, Dialect | None] = {"padded": Dialect.PADDED, "typed": Dialect.TYPED, "tcp": None}
+TCP_KINDS: dict[str, Dialect | None] = {
+    "padded": Dialect.PADDED,
+    "typed": Dialect.TYPED,
+    "mqtt": Dialect.MQTT,
+    "tcp": None,
+}
 SERVICE_KINDS = ("web",)  # TCP too
-LATER_KINDS = ("mqtt",)  # their names are taken
 BACKLOG = 4_096
 TRIES_FOR_BOTH = 50  # to find one port number that is free on TCP and UDP
 
@@ -59,7 +64,7 @@ def endpoint(text: str) -> Endpoint:
     if not found or int(found["port"]) > 65_535:
         raise UsageError("listen", f"--listen {text}: not of the form KIND://HOST:PORT, e.g. udp://127.0.0.1:8080")
     kind = found["kind"]
-    if kind.removesuffix("+tls") in LATER_KINDS or kind.endswith("+tls"):
+    if kind.endswith("+tls"):
         raise UsageError("listen", f"--listen {text}: {kind} is not available in this version")
     known = {*UDP_KINDS, *TCP_KINDS, *SERVICE_KINDS}
     if kind not in known:

@@ -19,6 +19,8 @@ from smbroker.server.config import Config
 from smbroker.server.console import Console
 from smbroker.server.history import History
 from smbroker.server.memory import Memory
+from smbroker.server.mqtt.keeping import MqttKeeping
+from smbroker.server.mqtt.service import Mqtt
 from smbroker.server.turn import Turn
 from smbroker.server.udp import UdpListener
 
@@ -43,6 +45,8 @@ class Store:
         for refused in self._memory.restore_typed(turn.sessions, self._saved):
             turn.console.warn(refused.code, f"a typed session from before the restart: {refused.text}")
         turn.sessions.remember = self._memory
+        self._state = state
+        self.mqtt: MqttKeeping | None = None
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -61,6 +65,12 @@ class Store:
     @property
     def commits(self) -> Commits:
         return self._commits
+
+    def keep_mqtt(self, service: Mqtt) -> None:
+        """What MQTT remembers survives a restart, from here on; and is what it was."""
+        self.mqtt = MqttKeeping(service, self._state, self._commits)
+        self.mqtt.restore(self._saved, self._log, time.time())
+        service.keeping = self.mqtt
 
     def start(self) -> None:
         self.history.start()
@@ -92,6 +102,8 @@ class Store:
     async def close(self) -> None:
         """After the last client has gone."""
         await self.history.stop()
+        if self.mqtt:
+            self.mqtt.save()
         self._memory.close()
         try:
             self._log.close()
@@ -103,6 +115,8 @@ class Store:
         while True:
             await asyncio.sleep(CARE)
             self._memory.save_cursors()
+            if self.mqtt:
+                self.mqtt.save()
             try:
                 await loop.run_in_executor(None, self._log.rotate_if_due, time.time())
                 pending = await loop.run_in_executor(None, lambda: self._log.pending_seals)

@@ -5,7 +5,6 @@ lets too much wait is disconnected; unfinished input is bounded for all connecti
 """
 
 import asyncio
-import socket
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -17,15 +16,11 @@ from smbroker.model.message import Dialect, Origin
 from smbroker.server.client import Client
 from smbroker.server.config import Config
 from smbroker.server.detect import stream_dialect
+from smbroker.server.mqtt.connection import MqttConnection
+from smbroker.server.mqtt.service import Mqtt
+from smbroker.server.sockets import FULL, keep_alive
 from smbroker.server.turn import Turn
 
-KEEP_ALIVE = (  # a client that lost its power must not hold its id for ever
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 20),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-)
-FULL = 1 << 20  # bytes that wait for a client before it counts as behind
 MAX_HEAD = 4_096  # bytes within which a stream must show its dialect
 
 
@@ -47,14 +42,17 @@ DECODERS: dict[Dialect, Callable[[Config], Decoder]] = {
 class Connections:
     """All TCP connections of the broker, and what they hold together."""
 
-    def __init__(self, turn: Turn, config: Config) -> None:
+    def __init__(self, turn: Turn, config: Config, mqtt: Mqtt) -> None:
         self.loop = turn.loop
         self.turn = turn
         self.config = config
-        self.open: set[Connection] = set()
+        self.mqtt = mqtt
+        self.open: set[Connection | MqttConnection] = set()
         self.held = 0  # bytes of unfinished input
 
-    def protocol(self, dialect: Dialect | None) -> "Callable[[], Connection]":
+    def protocol(self, dialect: Dialect | None) -> "Callable[[], asyncio.Protocol]":
+        if dialect is Dialect.MQTT:
+            return lambda: MqttConnection(self, self.mqtt)
         return lambda: Connection(self, dialect)
 
 
@@ -96,8 +94,7 @@ class Connection(Client, asyncio.Protocol):
             return
         shared.open.add(self)
         sock = transport.get_extra_info("socket")
-        for level, option, value in KEEP_ALIVE:
-            sock.setsockopt(level, option, value)
+        keep_alive(sock)
         if self._dialect is not None:
             self._speak(self._dialect)
 
@@ -215,11 +212,23 @@ class Connection(Client, asyncio.Protocol):
         """Holds the first bytes until they show the dialect; then returns them all."""
         self._head += data
         dialect = stream_dialect(self._head)
+        if dialect is Dialect.MQTT:
+            self._hand_over()
+            return b""
         if dialect is not None:
             self._speak(dialect)
         elif len(self._head) > MAX_HEAD:
             raise ProtocolError("unknown_dialect", "neither padded nor typed")
         return self._head
+
+    def _hand_over(self) -> None:
+        """To a connection of its own kind."""
+        self._closing = True
+        self._shared.open.discard(self)
+        other = MqttConnection(self._shared, self._shared.mqtt)
+        self._transport.set_protocol(other)
+        other.connection_made(self._transport)
+        other.data_received(self._head)
 
     def _speak(self, dialect: Dialect) -> None:
         if self.origin.dialect is not dialect:

@@ -12,11 +12,11 @@ wait for the log; acknowledgements do. Without a log they leave at once.
 import time
 from asyncio import AbstractEventLoop, TimerHandle
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from smbroker.core.delivery import Delivery
 from smbroker.core.sessions import Limits, Session, Sessions
-from smbroker.dialects import padded, pipe, semicolon, soh, typed
+from smbroker.dialects import mqtt, padded, pipe, semicolon, soh, typed
 from smbroker.log.format import Note
 from smbroker.log.log import Log
 from smbroker.model.commands import (
@@ -31,8 +31,10 @@ from smbroker.model.commands import (
     Unsubscribe,
 )
 from smbroker.model.errors import LogError, ProtocolError, Refused, SmbError
-from smbroker.model.message import Columns, Dialect
+from smbroker.model.framing import FramerOf
+from smbroker.model.message import Columns, Dialect, Extra, Kind
 from smbroker.model.stats import Stats
+from smbroker.model.topic import Topic
 from smbroker.server.client import Client
 from smbroker.server.commits import Ack, Commits, Told
 from smbroker.server.config import Config
@@ -40,12 +42,14 @@ from smbroker.server.console import Console, printable
 from smbroker.server.followers import Followers
 from smbroker.server.history import History
 
-FRAMERS = {
+FRAMERS: dict[Hashable, FramerOf] = {
     Dialect.SOH: soh.framer,
     Dialect.PIPE: pipe.framer,
     Dialect.SEMICOLON: semicolon.framer,
     Dialect.PADDED: padded.framer,
     Dialect.TYPED: typed.framer,
+    (Dialect.MQTT, 4): mqtt.framer_of(4),
+    (Dialect.MQTT, 5): mqtt.framer_of(5),
 }
 MAX_TURN = 4 << 20  # bytes after which a turn settles early: memory stays bounded
 ROW_BYTES = 1_024  # what a message counts besides its payload: frames are long, even of empty ones
@@ -66,6 +70,8 @@ class Turn:
         self.sessions = Sessions(self.delivery, None, _limits(config))
         self.inbound = Columns()
         self._acks: list[tuple[Client, bytes]] = []
+        self._notes: list[Note] = []
+        self.retain: Callable[[Columns], None] | None = None  # hears of columns with retained messages
         self._bytes = 0
         self._scheduled = False
         self._later: list[Callable[[], None]] = []
@@ -112,12 +118,20 @@ class Turn:
             HANDLERS[type(command)](self, client, command)
 
     def publish(self, client: Client, message: Publish) -> None:
-        topic, payload, kind, ack = message
+        self._check(client, message)
+        self._append(client, message)
+
+    def _check(self, client: Client, message: Publish) -> None:
+        _, payload, _, ack = message
         if len(payload) > self._max_payload:
             most = self._max_payload
             raise Refused("payload_too_long", f"payload of {len(payload)} bytes, at most {most} (max_payload)")
         if ack:
             self._check_log(client)
+
+    def _append(self, client: Client, message: Publish) -> None:
+        topic, payload, kind, ack = message
+        if ack:
             self._acks.append((client, ack))
             client.owed += 1
         inbound = self.inbound
@@ -128,6 +142,50 @@ class Turn:
         self._bytes += len(payload) + ROW_BYTES
         if self._bytes > MAX_TURN:
             self.end()
+
+    def publish_run(self, client: Client, topic: Topic, payloads: list[bytes], version: int, wire: bytes) -> None:
+        """Messages that came as MQTT packets, and may leave as such."""
+        inbound, count = self.inbound, len(payloads)
+        row = len(inbound.topics)
+        inbound.topics += [topic] * count
+        inbound.payloads += payloads
+        inbound.kinds += [Kind.BYTES] * count
+        inbound.origins += [client.origin] * count
+        inbound.wires.append((row, row + count, version, wire))
+        self._bytes += len(wire) + ROW_BYTES * count
+        if self._bytes > MAX_TURN:
+            self.end()
+
+    def publish_numbered(self, client: Client, topic: Topic, payloads: list[bytes], extra: Extra, acks: bytes) -> None:
+        """Messages that are alike but for their payload, with the acknowledgements of them all."""
+        self._check(client, (topic, payloads[0], Kind.BYTES, acks))
+        inbound, count = self.inbound, len(payloads)
+        row = len(inbound.topics)
+        inbound.topics += [topic] * count
+        inbound.payloads += payloads
+        inbound.kinds += [Kind.BYTES] * count
+        inbound.origins += [client.origin] * count
+        inbound.extras.update(dict.fromkeys(range(row, row + count), extra))
+        self._acks.append((client, acks))
+        client.owed += 1
+        self._bytes += (len(payloads[0]) + ROW_BYTES) * count
+        if self._bytes > MAX_TURN:
+            self.end()
+
+    def publish_with(self, client: Client, message: Publish, extra: Extra, note: Note | None = None) -> None:
+        """One message with what only some have; `note` is kept under the same sync."""
+        self._check(client, message)
+        self.inbound.extras[len(self.inbound.topics)] = extra
+        if note:
+            self._notes.append(note)
+        self._append(client, message)
+
+    def acknowledge(self, client: Client, ack: bytes, note: Note | None = None) -> None:
+        """`ack` leaves once the note, and all that came before it, is safe."""
+        if note:
+            self._notes.append(note)
+        self._acks.append((client, ack))
+        client.owed += 1
 
     def publish_all(self, columns: Columns, told: Told, notes: Sequence[Note] = ()) -> None:
         """Columns that belong together, in the order of publishing: their offsets follow one another.
@@ -169,17 +227,20 @@ class Turn:
     def settle(self) -> None:
         """Delivers and acknowledges what came in so far."""
         columns = self.inbound
-        if not columns.topics:
+        if not columns.topics and not self._acks:
             return
         self.inbound = Columns()
         self._bytes = 0
         acks, self._acks = self._acks, []
-        self._pass_on(columns, acks)
+        notes, self._notes = self._notes, []
+        self._pass_on(columns, acks, notes=notes)
 
     def _deliver(self, columns: Columns) -> None:
         columns.received = time.time_ns() // 1000
         for origin, messages in Counter(columns.origins).items():
             self.stats.received[origin.dialect] += messages
+        if self.retain and columns.extras:
+            self.retain(columns)
         self.delivery.deliver(columns)
 
     def _pass_on(
@@ -216,6 +277,7 @@ class Turn:
     def _release(self, acks: Sequence[Ack]) -> None:
         for client, ack in acks:
             self.delivery.put(client, ack)
+            client.acknowledged(ack)
             client.owed -= 1
             if not client.owed:
                 client.paid()
@@ -228,10 +290,10 @@ class Turn:
             padded_closes = client.origin.dialect is Dialect.PADDED
             raise ProtocolError("log_unavailable", text) if padded_closes else Refused("log_unavailable", text)
 
-    def _not_logged(self, client: Client, error: LogError) -> None:
+    def _not_logged(self, client: Client, ack: bytes, error: LogError) -> None:
         """The message was relayed, but the disk then refused it: its publisher must not think it safe."""
         client.owed -= 1
-        reply = client.refusal(error.text)
+        reply = client.unkept(ack, error.text)
         if reply:
             self.delivery.put(client, reply)
         else:

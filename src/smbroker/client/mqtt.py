@@ -1,0 +1,135 @@
+"""The MQTT client: version 3.1.1, clean sessions, QoS 1.
+
+publish ─► PUBACK within 10 s, or it failed
+subscribe ─► SUBACK within 10 s, or it failed ─► messages, each acknowledged, until the broker closes
+"""
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
+
+from smbroker.client.address import Address
+from smbroker.client.errors import ClientError
+from smbroker.client.stream import Stream
+from smbroker.dialects.mqtt import Acks, Decoder, Malformed, Numbered, Run, decode_filter
+from smbroker.dialects.mqtt.fields import MAX_LENGTH, PUBACK
+from smbroker.dialects.mqtt.packets import (
+    Ack,
+    Connack,
+    Connect,
+    Disconnect,
+    Publish,
+    Results,
+    Subscribe,
+    Topics,
+    checked_name,
+)
+from smbroker.model.errors import Refused
+from smbroker.model.topic import MAX_TOPIC
+
+__all__ = ["ACK_TIMEOUT", "Subscriber", "encode_publish", "encode_subscribe", "publish"]
+
+ACK_TIMEOUT = 10.0  # seconds
+VERSION = 4  # 3.1.1
+
+
+def encode_publish(topic: bytes, message: bytes) -> bytes:
+    _check(topic, checked_name)
+    if len(topic) + len(message) + 4 > MAX_LENGTH:
+        raise Refused("message_too_long", f"the message has {len(message)} bytes, more than MQTT can say")
+    return Publish(topic, message, 1, packet_id=1).encode(VERSION)
+
+
+def encode_subscribe(topic: bytes) -> bytes:
+    _check(topic, decode_filter)
+    return Subscribe(1, [Topics(topic, 1)]).encode(VERSION)
+
+
+def _check(topic: bytes, judge: Callable[[bytes], object]) -> None:
+    if len(topic) > MAX_TOPIC:
+        raise Refused("topic_too_long", f"the topic has {len(topic)} bytes, more than {MAX_TOPIC}")
+    try:
+        topic.decode()
+    except UnicodeDecodeError as error:
+        raise Refused("topic_not_utf8", "the topic is not UTF-8") from error
+    try:
+        judge(topic)
+    except Malformed as error:
+        raise Refused(error.code, error.text) from error
+
+
+def publish(address: Address, topic: bytes, message: bytes, ack_timeout: float = ACK_TIMEOUT) -> None:
+    """Returns once the broker has acknowledged the message."""
+    request = encode_publish(topic, message)
+    talk = _Talk(address, ack_timeout)
+    try:
+        talk.stream.send(request)
+        talk.wait_for(Acks, "PUBACK")
+        talk.stream.leave(Disconnect().encode(VERSION))
+    finally:
+        talk.stream.close()
+
+
+class Subscriber:
+    def __init__(self, address: Address, filters: Sequence[bytes], ack_timeout: float = ACK_TIMEOUT) -> None:
+        self._talk = _Talk(address, ack_timeout)
+        self._talk.stream.send(Subscribe(1, [Topics(one, 1) for one in filters]).encode(VERSION))
+        codes = self._talk.wait_for(Results, "SUBACK").codes
+        self.refused = [one for one, code in zip(filters, codes, strict=True) if code >= 0x80]
+
+    def run(self, deliver: Callable[[list[tuple[bytes, bytes]]], None]) -> None:
+        """Delivers messages, as pairs of topic and payload, some at a time, until the broker closes (ClientError)."""
+        self._talk.deadline = None
+        while True:
+            messages: list[tuple[bytes, bytes]] = []
+            acks: list[bytes] = []
+            for item in self._talk.next():
+                if isinstance(item, Run):
+                    messages += [(item.topic, payload) for payload in item.payloads]
+                elif isinstance(item, Numbered):
+                    messages += [(item.topic, payload) for payload in item.payloads]
+                    acks += [bytes((PUBACK << 4, 2)) + number for number in item.numbers]
+                elif isinstance(item, Publish):
+                    messages.append((item.topic, item.payload))
+                    if item.qos:
+                        acks.append(Ack(PUBACK, item.packet_id).encode(VERSION))
+            deliver(messages)
+            if acks:
+                self._talk.stream.send(b"".join(acks))
+
+    def close(self) -> None:
+        self._talk.stream.leave(Disconnect().encode(VERSION))
+
+
+class _Talk:
+    """A connection after its CONNECT."""
+
+    def __init__(self, address: Address, ack_timeout: float) -> None:
+        self.deadline: float | None = monotonic() + ack_timeout
+        self._timeout = ack_timeout
+        self.stream = Stream(address, ack_timeout)
+        self._decoder = Decoder(MAX_LENGTH, VERSION)
+        self._items: list[Any] = []
+        self.stream.send(Connect(VERSION).encode())
+        code = self.wait_for(Connack, "CONNACK").code
+        if code:
+            raise ClientError("refused", f"the broker at {address} refused the connection (code {code})")
+
+    def next(self) -> list[Any]:
+        items, self._items = self._items, []
+        return items or self._decoder.feed(self.stream.receive(self.deadline))
+
+    def wait_for(self, kind: type, name: str) -> Any:
+        """The next packet of that kind; what comes before it waits."""
+        before: list[Any] = []
+        try:
+            while True:
+                items = self.next()
+                for at, item in enumerate(items):
+                    if isinstance(item, kind):
+                        self._items = before + items[at + 1 :]
+                        return item
+                before += items
+        except ClientError as error:
+            late = error.code == "no_answer"
+            raise ClientError(error.code, f"no {name} within {self._timeout:g} s" if late else error.text) from error

@@ -1,0 +1,210 @@
+"""A connection's bytes to packets, all that one read brought at once.
+
+    first byte │ length of the body (1 to 4 bytes) │ body
+
+Plain publishes (QoS 0, not retained, no properties) are by far the most frequent and come in rows with
+the same beginning: first byte, length and topic. Such a row is one `Run`, for which each packet costs
+a comparison and a slice, and whose bytes can be passed on as they are. Those with QoS 1 (`Numbered`) and
+their acknowledgements (`Acks`) come in rows too. A QoS 1 publish that is not all of that is a `Publish`.
+"""
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from smbroker.dialects.mqtt.fields import CONNECT, MAX_LENGTH, malformed, protocol_error
+from smbroker.dialects.mqtt.packets import Connect, Packet, checked_name, decode
+from smbroker.dialects.mqtt.reasons import PACKET_TOO_LARGE, Malformed
+from smbroker.model.topic import KnownTopics, Topic
+
+PLAIN: Final = 0x30  # the first byte of a publish with QoS 0 that is not retained
+NUMBERED: Final = 0x32  # … with QoS 1, sent for the first time
+ACK: Final = b"\x40\x02"  # a PUBACK without a reason
+MAX_CONNECT: Final = 256 << 10  # bytes of a CONNECT: nobody is known yet
+
+known_names: Final = KnownTopics(checked_name)
+
+
+@dataclass(slots=True)
+class Run:
+    """Plain publishes of one topic, of equal length, one after the other."""
+
+    topic: Topic
+    payloads: list[bytes]
+    wire: bytes  # the packets as they came
+    version: int
+
+
+@dataclass(slots=True)
+class Numbered:
+    """Publishes of one topic with QoS 1, neither sent again nor retained, of equal length, one after the other."""
+
+    topic: Topic
+    payloads: list[bytes]
+    numbers: list[bytes]  # their packet identifiers
+    version: int
+
+
+@dataclass(slots=True)
+class Acks:
+    """PUBACKs without a reason, one after the other."""
+
+    numbers: list[int]
+
+
+Item: TypeAlias = Run | Numbered | Acks | Packet
+
+
+class Decoder:
+    """What has arrived and is not a whole packet yet waits here; `version` is that of the CONNECT."""
+
+    __slots__ = ("_limit", "_need", "_rest", "version")
+
+    def __init__(self, max_packet: int, version: int = 0) -> None:
+        self._limit = min(max_packet, MAX_LENGTH)
+        self._rest = bytearray()
+        self._need = 0  # so many bytes there must be before another look is worth it
+        self.version = version  # 0: the first packet must be a CONNECT
+
+    @property
+    def held(self) -> int:
+        return len(self._rest)
+
+    def feed(self, data: bytes) -> list[Item]:
+        """All whole packets. Raises Malformed; what came before the fault is in its `items`."""
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._need:
+                return []
+            data = bytes(self._rest)
+            self._rest = bytearray()
+        items: list[Item] = []
+        try:
+            position = self._take(data, items)
+        except Malformed as error:
+            error.items = items
+            raise
+        if position < len(data):
+            self._rest += memoryview(data)[position:]
+        return items
+
+    def _take(self, data: bytes, items: list[Item]) -> int:
+        position, end = 0, len(data)
+        while position < end:
+            first = data[position]
+            if first in FAST and self.version:
+                after = FAST[first](self, data, position, items)
+                if after == position:
+                    return position
+                if after > position:
+                    position = after
+                    continue
+            if not self.version and first != CONNECT << 4:
+                raise protocol_error("the first packet is not CONNECT")  # [MQTT-3.1.0-1]
+            body, length = self._head(data, position)
+            if not body or body + length > end:
+                return position
+            packet = decode(first, data[body : body + length], self.version)
+            if isinstance(packet, Connect):
+                if self.version:
+                    raise protocol_error("a second CONNECT")  # [MQTT-3.1.0-2]
+                self.version = packet.version
+            items.append(packet)
+            position = body + length
+        return position
+
+    def _head(self, data: bytes, position: int) -> tuple[int, int]:
+        """Where the body begins, and its length; 0 if that has not arrived."""
+        self._need = length = shift = 0
+        for at in range(position + 1, min(position + 5, len(data))):
+            byte = data[at]
+            length |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if shift and not byte:
+                    raise malformed("a length has more bytes than it needs")
+                self._check(length)
+                self._need = at + 1 - position + length
+                return at + 1, length
+            shift += 7
+        if len(data) - position >= 5:
+            raise malformed("a length has more than four bytes")
+        return 0, 0
+
+    def _check(self, length: int) -> None:
+        if length > (self._limit if self.version else min(self._limit, MAX_CONNECT)):
+            raise Malformed("mqtt_packet_too_large", f"a packet of {length} bytes", PACKET_TOO_LARGE)
+
+    def _run(self, data: bytes, start: int, items: list[Item]) -> int:
+        """Takes the run that begins at `start`; where it ends. -1: not plain; `start`: it is not whole."""
+        body, length = self._head(data, start)
+        total = body + length - start
+        if not body or start + total > len(data):
+            return start
+        if length < 3:
+            return -1
+        head = body + 2 + int.from_bytes(data[body : body + 2], "big")
+        if self.version == 5:
+            if head >= start + total or head == body + 2 or data[head]:
+                return -1  # properties, or malformed: for `decode`
+            head += 1
+        if head > start + total:
+            return -1
+        topic = known_names[data[body + 2 : head - 1 if self.version == 5 else head]]
+        beginning, skip = data[start:head], head - start
+        same = data.startswith
+        last = len(data) - total
+        payloads = [data[head : start + total]]
+        add = payloads.append
+        position = start + total
+        while position <= last and same(beginning, position):
+            add(data[position + skip : position + total])
+            position += total
+        items.append(Run(topic, payloads, data[start:position], self.version))
+        return position
+
+    def _numbered(self, data: bytes, start: int, items: list[Item]) -> int:
+        """As `_run`, with an identifier after the topic."""
+        body, length = self._head(data, start)
+        total = body + length - start
+        if not body or start + total > len(data):
+            return start
+        five = self.version == 5
+        if length < 5 + five:
+            return -1
+        at = body + 2 + int.from_bytes(data[body : body + 2], "big")
+        head = at + 2 + five
+        if head > start + total or at == body + 2 or not self._is_numbered(data, at):
+            return -1
+        topic = known_names[data[body + 2 : at]]
+        beginning, number, skip = data[start:at], at - start, head - start
+        payloads, numbers = [data[head : start + total]], [data[at : at + 2]]
+        last = len(data) - total
+        position = start + total
+        while position <= last and data.startswith(beginning, position):
+            if not self._is_numbered(data, position + number):
+                break
+            numbers.append(data[position + number : position + number + 2])
+            payloads.append(data[position + skip : position + total])
+            position += total
+        items.append(Numbered(topic, payloads, numbers, self.version))
+        return position
+
+    def _is_numbered(self, data: bytes, at: int) -> bool:
+        """An identifier that is not 0, and in MQTT 5 no properties after it."""
+        return (data[at] or data[at + 1]) > 0 and (self.version != 5 or not data[at + 2])
+
+    def _acks(self, data: bytes, start: int, items: list[Item]) -> int:
+        position, end = start, len(data)
+        numbers: list[int] = []
+        while position + 4 <= end and data.startswith(ACK, position):
+            number = data[position + 2] << 8 | data[position + 3]
+            if not number:
+                break
+            numbers.append(number)
+            position += 4
+        if not numbers:
+            return -1
+        items.append(Acks(numbers))
+        return position
+
+
+FAST: Final = {PLAIN: Decoder._run, NUMBERED: Decoder._numbered, ACK[0]: Decoder._acks}

@@ -1,0 +1,188 @@
+"""What survives a restart: sessions with their subscriptions and cursors, and retained messages.
+
+They are in the state, which is written a moment later than the log. What a crash takes from it is found
+again in the log, from the offset up to which the state is complete (`mqtt`): rows that are retained, and
+notes that tell identifiers of QoS 2,
+
+    + N CLIENT   N has come from the client        - N CLIENT   and was released
+    > O CLIENT   the client has received the message at offset O: it must not be sent again
+
+Applying one twice changes nothing.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from smbroker.log.format import Note
+from smbroker.log.log import Log
+from smbroker.log.state import SavedSession, SessionKey, State
+from smbroker.model.filter import Filter
+from smbroker.model.message import Dialect, Extra, Origin
+from smbroker.model.topic import Topic
+from smbroker.server.commits import Commits
+from smbroker.server.mqtt.retained import Retained
+from smbroker.server.mqtt.service import Mqtt
+from smbroker.server.mqtt.session import NEVER, MqttSession
+from smbroker.server.mqtt.subscriptions import Subscription
+
+FACT = "mqtt"
+IDLE_ROWS = 10_000  # a cursor moves on over so many messages that are not for it; less is not worth saving
+SHARE = b"$share"
+ROWS = ("topic", "payload", "dialect", "source", "client", "qos", "properties", "retain")
+
+
+class MqttKeeping:
+    def __init__(self, service: Mqtt, state: State, commits: Commits) -> None:
+        self._mqtt = service
+        self._state = state
+        self._commits = commits
+        self._saved: dict[MqttSession, int] = {}  # `high` as last saved, of sessions that are fed from the log
+        self._fact = -1
+
+    # --- what `Mqtt` tells ---
+
+    def session(self, session: MqttSession) -> None:
+        self._save(session)
+
+    def dropped(self, session: MqttSession) -> None:
+        self._saved.pop(session, None)
+        self._state.drop_session(_key(session))
+
+    def subscribed(self, session: MqttSession, one: Subscription) -> None:
+        options = [one.qos, one.no_local, one.as_published, one.identifier]
+        start = min(one.start, self._commits.recent.next)
+        self._state.save_subscription(_key(session), _packed(one), True, start, json.dumps(options))
+        self._save(session)
+
+    def unsubscribed(self, session: MqttSession, one: Subscription) -> None:
+        self._state.drop_subscription(_key(session), _packed(one))
+
+    def after(self, callback: Callable[[], None]) -> None:
+        """Calls back when what was told so far is on disk."""
+        loop = self._mqtt.turn.loop
+        self._state.after(lambda: _ignore(loop.call_soon_threadsafe(callback)))
+
+    def retained(self, topic: Topic, message: Retained | None) -> None:
+        if message is None:
+            self._state.drop_retained(topic)
+            return
+        origin, extra = message.origin, message.extra
+        about = [origin.dialect, origin.source, origin.client, extra.qos, extra.properties]
+        self._state.save_retained(topic, message.payload, json.dumps(about))
+
+    def _save(self, session: MqttSession) -> None:
+        about: dict[str, Any] = {"expiry": session.expiry, "inbound": sorted(session.inbound)}
+        cursor = None
+        session.changed = False
+        if session.replay:
+            cursor, high, pending = session.replay.saved()
+            about |= {"high": high, "pending": pending}
+            session.replay.touched = False
+            self._saved[session] = high
+        self._state.save_mqtt(_key(session), cursor, int(session.expires_at), json.dumps(about))
+
+    # --- now and then ---
+
+    def save(self) -> None:
+        """What has moved, and up to where the state is complete."""
+        following = self._commits.recent.next
+        for session in self._mqtt.here:
+            if session.lasting and (session.changed or self._has_moved(session, following)):
+                self._save(session)
+        if following != self._fact:
+            self._fact = following
+            self._state.save_fact(FACT, following)
+
+    def _has_moved(self, session: MqttSession, following: int) -> bool:
+        if session.replay is None:
+            return False
+        return session.replay.touched or following - self._saved.get(session, 0) > IDLE_ROWS
+
+    # --- the start ---
+
+    def restore(self, saved: Iterable[SavedSession], log: Log, now: float) -> None:
+        for one in saved:
+            if one.key[0] == Dialect.MQTT:
+                self._restore(one, now)
+        for topic, payload, text in self._state.load_retained():
+            dialect, source, client, qos, properties = json.loads(text)
+            extra = Extra(qos, True, tuple((key, value) for key, value in properties))
+            origin = Origin.at(Dialect(dialect), source, client)
+            self._mqtt.retained.put(topic, Retained(payload, extra, origin), tell=False)
+        self._mqtt.retained.changed = self.retained
+        applied = self._state.load_fact(FACT)
+        if applied < log.next_offset or self._mqtt.sessions:
+            self._apply(log, max(applied, log.first_offset))
+
+    def _restore(self, one: SavedSession, now: float) -> None:
+        service = self._mqtt
+        about = json.loads(one.properties or "{}")
+        left = one.expires - now if one.expires else 0.0
+        if one.expires and left <= 0:
+            self._state.drop_session(one.key)
+            return
+        session = service.sessions[one.key[1]] = MqttSession(service, one.key[1])
+        session.expiry = about.get("expiry", NEVER)
+        session.inbound = set(about.get("inbound", ()))
+        end = self._commits.recent.next  # a log that was begun anew has not come as far as what was saved
+        for pattern, (_, start) in one.subscriptions.items():
+            service.restored(session, _unpacked(pattern, one.options.get(pattern), min(start, end)))
+        if one.cursor is not None:
+            replay = service.keep(session, min(one.cursor, end))
+            replay.restore(min(about.get("high", 0), end), [entry for entry in about["pending"] if entry[0] < end])
+        session.regroup()
+        if session.expiry != NEVER:
+            session.expires_at = float(one.expires or now + session.expiry)
+            service.expire_in(session, left if one.expires else session.expiry)
+
+    def _apply(self, log: Log, start: int) -> None:
+        """What the state has missed, from the log."""
+        for batch in log.read(start, columns=ROWS):
+            if batch.column("retain").true_count:
+                for row in batch.to_pylist():
+                    if row["retain"]:
+                        self._retain(row)
+        for _, notes in log.notes(start):
+            for note in notes:
+                self._note(note)
+
+    def _retain(self, row: dict[str, Any]) -> None:
+        pairs = tuple((one["key"], one["value"]) for one in row["properties"])
+        origin = Origin.at(Dialect(row["dialect"]), row["source"], row["client"])
+        self._mqtt.retained.put(row["topic"].encode(), Retained(row["payload"], Extra(row["qos"], True, pairs), origin))
+
+    def _note(self, note: Note) -> None:
+        name, value = note
+        if name != FACT:
+            return
+        number, _, client = value[1:].partition(b" ")
+        session = self._mqtt.sessions.get(client.decode())
+        if session is None:
+            return
+        if value[:1] == b"+":
+            session.inbound.add(int(number))
+        elif value[:1] == b"-":
+            session.inbound.discard(int(number))
+        elif session.replay:
+            session.replay.received(int(number))
+
+
+def _ignore(_handle: object) -> None:
+    """For callbacks that return nothing."""
+
+
+def _key(session: MqttSession) -> SessionKey:
+    return Dialect.MQTT.value, session.name, ""
+
+
+def _packed(one: Subscription) -> Filter:
+    return (SHARE, one.share.encode(), *one.pattern) if one.share else one.pattern
+
+
+def _unpacked(pattern: Filter, options: str | None, start: int) -> Subscription:
+    qos, no_local, as_published, identifier = json.loads(options or "[0, false, false, 0]")
+    share = ""
+    if pattern[0] == SHARE and len(pattern) > 2 and isinstance(pattern[1], bytes):
+        share, pattern = pattern[1].decode(), pattern[2:]
+    return Subscription(pattern, share, qos, no_local, as_published, identifier, start)

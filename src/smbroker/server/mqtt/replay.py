@@ -1,0 +1,264 @@
+"""A session that is fed from the log: a cursor, and which messages before it the client has not acknowledged.
+
+    live        level with the log: fed at every commit
+    otherwise   behind: what is in memory (`recent`) is taken from there, older messages from the history
+    away        (no connection) nothing but the cursor and the numbers of what was in flight
+
+`cursor` is the next offset to look at, `high` the first that was never sent. Below `high` only those in
+`pending` are sent again, as duplicates. No message is held for a client that is away.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from smbroker.log.questions import Failed, Piece, Request
+from smbroker.model.message import Columns
+from smbroker.model.topic import Topic
+from smbroker.server.commits import Commits
+from smbroker.server.history import History
+from smbroker.server.mqtt.session import KEPT_IDS, NO_EXTRA, Flight, Item, MqttSession
+from smbroker.server.mqtt.subscriptions import Subscription
+
+if TYPE_CHECKING:
+    from smbroker.server.turn import Turn
+
+STEP_ROWS = 5_000  # that one step looks at
+PENDING = 1 << 62  # the start of a subscription until it is known
+
+
+class Replay:
+    __slots__ = (
+        "_asked", "_reading", "_waking", "commits", "cursor", "done", "fresh", "high", "history", "live", "pending",
+        "session", "touched", "turn",
+    )  # fmt: skip
+
+    def __init__(self, session: MqttSession, turn: "Turn", commits: Commits, history: History, cursor: int) -> None:
+        self.session = session
+        self.turn = turn
+        self.commits = commits
+        self.history = history
+        self.cursor = cursor
+        self.high = cursor
+        self.fresh = cursor  # QoS 0 from here on: what was published while the client was away is not for it
+        self.pending: dict[int, tuple[int, bool]] = {}  # offset: QoS, whether PUBREC has come
+        self.done: set[int] = set()  # ahead of the cursor and acknowledged: from before a restart
+        self.live = False
+        self.touched = True  # there is something new to save
+        self._reading = history.new_reading()
+        self._asked = False
+        self._waking = False
+
+    # --- subscriptions ---
+
+    def begin(self, one: Subscription) -> None:
+        """A new subscription: it begins with what is published from now on."""
+        one.start = PENDING
+        self.commits.after(lambda: self._begun(one))
+
+    def _begun(self, one: Subscription) -> None:
+        if one.start == PENDING:
+            one.start = self.commits.recent.next
+        if not self.live and self.session.connection:
+            self.wake()
+
+    def go_back(self, one: Subscription, start: int) -> None:
+        """The history of this subscription first; the others do not get anything twice."""
+        self._unqueue()
+        self.live = False
+        for other in self.session.known.all.values():
+            if other is not one:
+                other.start = max(other.start, self.high)
+        one.start = max(start, self.commits.first_offset)
+        self.cursor = min(self._lowest(), one.start)
+        self.high = min(self.high, one.start)
+        self.fresh = min(self.fresh, one.start)
+        self.wake()
+
+    @property
+    def position(self) -> int:
+        return self.commits.recent.next if self.live else self.cursor
+
+    # --- feeding ---
+
+    def receive(self, topic: Topic, columns: Columns, start: int, end: int) -> None:
+        """What was just committed."""
+        session = self.session
+        matching = session.known.matching(topic)
+        if not matching:
+            return
+        base, item_of, queue = columns.base, session.item_of, session.queue
+        for row in range(start, end):
+            if not session.room:
+                session.pump()
+                if not session.room:
+                    self.live = False
+                    self.cursor = base + row
+                    break
+            item = item_of(columns, row, matching, base + row)
+            if item:
+                queue.append(item)
+                session._queued += len(item.payload)
+        self.touched = True
+        session.pump()
+
+    def wake(self) -> None:
+        if not self._waking:
+            self._waking = True
+            self.turn.later(self._step)
+
+    def _step(self) -> None:
+        self._waking = False
+        session = self.session
+        connection = session.connection
+        if connection is None or self.live or self._asked or session.replay is not self:
+            return
+        session.pump()
+        if not session.room or connection.full:
+            return  # goes on with an acknowledgement, or when the client has read
+        if self.cursor < self.commits.recent.first:
+            self._ask()
+            return
+        rows = 0
+        for base, columns in self.commits.recent.since(self.cursor):
+            if rows > STEP_ROWS or not self._offer(columns, range(base, base + len(columns))):
+                session.pump()
+                self.wake()
+                return
+            rows += len(columns)
+        self.cursor = self.commits.recent.next
+        self._caught_up()
+        session.pump()
+
+    def _caught_up(self) -> None:
+        self.live = True
+        self.high = self.cursor
+        self.done.clear()
+        for offset in [offset for offset, (_, received) in self.pending.items() if not received]:
+            del self.pending[offset]  # not in the log any more
+
+    def _offer(self, columns: Columns, offsets: Sequence[int]) -> bool:
+        """Queues what is meant, from the cursor on, which moves; whether there was room for all."""
+        session = self.session
+        for row, offset in enumerate(offsets):
+            if offset < self.cursor:
+                continue
+            if not session.room:
+                session.pump()
+                if not session.room:
+                    return False
+            self.cursor = offset + 1
+            self._look_at(columns, row, offset)
+        return True
+
+    def _look_at(self, columns: Columns, row: int, offset: int) -> None:
+        session = self.session
+        if offset in self.done or (offset < self.high and offset not in self.pending):
+            return
+        item = session.item_of(columns, row, session.known.matching(columns.topics[row]), offset)
+        pending = self.pending.pop(offset, None)
+        if pending is not None:
+            qos, received = pending
+            if received:
+                self.pending[offset] = pending
+                return
+            item = item or Item(
+                offset, columns.topics[row], columns.payloads[row], columns.extras.get(row) or NO_EXTRA, qos
+            )
+            item = item._replace(qos=qos, dup=True)
+        elif item is None or (not item.qos and offset < self.fresh):
+            return
+        session.queue.append(item)
+        session._queued += len(item.payload)
+
+    # --- history ---
+
+    def _ask(self) -> None:
+        self._asked = True
+        filters = frozenset(one.pattern for one in self.session.known.own)
+        request = Request(self._reading, self.cursor, self.commits.recent.next, None, filters)
+        if not filters:
+            self._asked = False
+            self.cursor = self.commits.recent.first
+            self.wake()
+            return
+        self.history.ask(request, self._answered)
+
+    def _answered(self, answer: Piece | Failed) -> None:
+        self._asked = False
+        if isinstance(answer, Piece):
+            if self._offer(answer.columns, answer.offsets):
+                self.cursor = max(self.cursor, answer.next)
+        else:
+            reason = "cursor_behind" if answer.code == "gone" else "log_damaged"
+            self.commits.stats.dropped[reason] += 1
+            self.turn.console.warn(reason, f"mqtt {self.session.name}: {answer.text}; it goes on at {answer.next}")
+            self.cursor = max(self.cursor, answer.next)
+        self.session.pump()
+        self.wake()
+
+    # --- the client comes and goes ---
+
+    def attach(self) -> None:
+        self.fresh = self.commits.recent.next
+        self.wake()
+
+    def detach(self) -> None:
+        """Only numbers stay: the messages are in the log."""
+        if self._asked:
+            self.history.forget(self._reading)
+            self._reading = self.history.new_reading()
+            self._asked = False
+        self._unqueue()
+        self.live = False
+        for number, flight in list(self.session.inflight.items()):
+            item = flight.item
+            if item.offset >= 0 and not flight.received:
+                self.pending[item.offset] = item.qos, False
+                del self.session.inflight[number]
+        self.cursor = self._lowest()
+        self.touched = True
+
+    def _unqueue(self) -> None:
+        """Gives the queue back to the log."""
+        self.high = self._never_sent(self.pending)
+        self.session.drop_queue(kept=True)
+
+    def _never_sent(self, pending: dict[int, tuple[int, bool]]) -> int:
+        """The first offset that was never sent, if the queue is not; what is to be sent again goes to `pending`."""
+        high = max(self.position, self.high)
+        for item in self.session.queue:
+            if item.offset >= 0:
+                if item.dup:
+                    pending[item.offset] = item.qos, False
+                else:
+                    high = min(high, item.offset)
+        return high
+
+    def _lowest(self) -> int:
+        return min((offset for offset, (_, done) in self.pending.items() if not done), default=self.high)
+
+    def saved(self) -> tuple[int, int, list[tuple[int, int, bool]]]:
+        """The cursor, `high`, and what is pending: enough to go on after a restart."""
+        pending = dict(self.pending)
+        high = self._never_sent(pending)
+        for flight in self.session.inflight.values():
+            if flight.item.offset >= 0:
+                pending[flight.item.offset] = flight.item.qos, flight.received
+        cursor = min((offset for offset, (_, done) in pending.items() if not done), default=high)
+        return cursor, high, [(offset, qos, done) for offset, (qos, done) in sorted(pending.items())]
+
+    def restore(self, high: int, pending: list[tuple[int, int, bool]]) -> None:
+        self.high = max(high, self.cursor)
+        for offset, qos, received in pending:
+            self.received(offset, qos) if received else self.pending.setdefault(offset, (qos, False))
+
+    def received(self, offset: int, qos: int = 2) -> None:
+        """From before a restart: PUBREC has come, so the message must not be sent again; PUBREL must."""
+        self.pending[offset] = qos, True
+        item = Item(offset, b"", b"", NO_EXTRA, qos)
+        self.session.inflight[offset % KEPT_IDS + 1] = Flight(item, received=True)
+
+    def acknowledged(self, offset: int) -> None:
+        self.pending.pop(offset, None)
+        if not self.live and offset >= self.cursor:
+            self.done.add(offset)

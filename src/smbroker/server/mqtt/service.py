@@ -1,0 +1,342 @@
+"""All MQTT sessions: who connects to which, take-over, expiry, wills, subscriptions and their feeds."""
+
+import time
+from asyncio import TimerHandle
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from secrets import token_hex
+from typing import TYPE_CHECKING, Protocol
+
+from smbroker.dialects import mqtt
+from smbroker.dialects.mqtt import fields as f
+from smbroker.dialects.mqtt.packets import Connect, Will
+from smbroker.dialects.mqtt.reasons import (
+    IMPLEMENTATION,
+    QUOTA_EXCEEDED,
+    SESSION_TAKEN_OVER,
+    Malformed,
+)
+from smbroker.log.questions import Backwards, Failed, Moment, Place
+from smbroker.model.commands import Publish
+from smbroker.model.filter import Filter
+from smbroker.model.message import Dialect, Extra, Kind
+from smbroker.model.topic import Topic
+from smbroker.server.commits import Commits
+from smbroker.server.config import MqttConfig
+from smbroker.server.history import History
+from smbroker.server.mqtt.replay import Replay
+from smbroker.server.mqtt.retained import RetainedMessages
+from smbroker.server.mqtt.session import NEVER, MqttSession
+from smbroker.server.mqtt.shared import Share
+from smbroker.server.mqtt.subscriptions import Subscription
+from smbroker.server.turn import Turn
+
+if TYPE_CHECKING:
+    from smbroker.server.mqtt.connection import MqttConnection
+
+
+class Keeping(Protocol):
+    """Is told what should survive a restart."""
+
+    def session(self, session: MqttSession) -> None: ...
+
+    def after(self, callback: Callable[[], None]) -> None: ...
+
+    def dropped(self, session: MqttSession) -> None: ...
+
+    def subscribed(self, session: MqttSession, one: Subscription) -> None: ...
+
+    def unsubscribed(self, session: MqttSession, one: Subscription) -> None: ...
+
+
+class Mqtt:
+    def __init__(self, turn: Turn, config: MqttConfig, history: History | None, max_subscriptions: int) -> None:
+        self.turn = turn
+        self.config = config
+        self._history = history
+        self.max_subscriptions = max_subscriptions
+        self.sessions: dict[str, MqttSession] = {}
+        self.starts: dict[tuple[Topic, int, int, int], bytes] = {}  # of sessions' packets
+        self.here: set[MqttSession] = set()  # whose client is connected
+        self.retained = RetainedMessages(config.max_retained, config.max_retained_bytes, turn.stats)
+        turn.retain = self.retained.take
+        self._shares: dict[tuple[str, Filter], Share] = {}
+        self._expiries: dict[MqttSession, TimerHandle] = {}
+        self._wills: dict[str, tuple[TimerHandle, Callable[[], None]]] = {}
+        self.keeping: Keeping | None = None
+
+    # --- connections come ---
+
+    def open(self, connection: "MqttConnection", packet: Connect) -> tuple[MqttSession, bool]:
+        """The session of a CONNECT, and whether it was there before. Raises Malformed if there is no room."""
+        session = self.sessions.get(packet.client)
+        if session and session.connection:
+            session.connection.end(SESSION_TAKEN_OVER, "another connection has taken the session over")
+            session = self.sessions.get(packet.client)  # it may have ended with its connection
+        self._settle_will(packet.client, publish=packet.clean)
+        if session and packet.clean:
+            self.drop(session)
+            session = None
+        present = session is not None
+        if session is None:
+            if len(self.sessions) >= self.config.max_sessions:
+                raise Malformed("too_many_sessions", "no room for another session (mqtt.max_sessions)", QUOTA_EXCEEDED)
+            session = self.sessions[packet.client] = MqttSession(self, packet.client)
+        self._adopt(session, packet)
+        self._cancel_expiry(session)
+        self.turn.settle()
+        session.connection = connection
+        session.outbox = connection
+        self.here.add(session)
+        if session.lasting and self.keeping:
+            self.keeping.session(session)
+        return session, present
+
+    def _adopt(self, session: MqttSession, packet: Connect) -> None:
+        """What the client says of itself with this connection."""
+        properties = packet.properties
+        session.version = packet.version
+        expiry = properties.get(f.SESSION_EXPIRY, 0) if packet.version == 5 else (0 if packet.clean else NEVER)
+        session.expiry = self.capped(expiry)
+        session.window = min(properties.get(f.RECEIVE_MAXIMUM, 65_535), self.config.max_inflight)
+        session.max_packet = min(properties.get(f.MAXIMUM_PACKET_SIZE, f.MAX_LENGTH), f.MAX_LENGTH)
+        session.alias_maximum = properties.get(f.TOPIC_ALIAS_MAXIMUM, 0)
+
+    def capped(self, expiry: int) -> int:
+        most = self.config.max_session_expiry
+        return min(expiry, most) if most else expiry
+
+    def attach(self, session: MqttSession) -> None:
+        """After the CONNACK: what was in flight is sent again, then what waits."""
+        session.regroup()
+        self._feed_all(session)
+        session.resend()
+        if session.replay:
+            session.replay.attach()
+        session.pump()
+
+    def when_kept(self, session: MqttSession, callback: Callable[[], None]) -> None:
+        """Calls back when what is remembered of the session survives a crash; at once if nothing has to."""
+        if self.keeping and session.lasting:
+            self.keeping.after(callback)
+        else:
+            callback()
+
+    def new_id(self) -> str:
+        while (name := "smb-" + token_hex(8)) in self.sessions:
+            pass
+        return name
+
+    # --- connections go ---
+
+    def closed(self, connection: "MqttConnection", session: MqttSession, will: Will | None) -> None:
+        """The connection has ended; with a will it was not by a DISCONNECT, or that asked for the will."""
+        self.turn.settle()
+        if session.connection is not connection:
+            return
+        session.connection = None
+        session.outbox = None
+        self.here.discard(session)
+        if will:
+            delay = min(will.properties.get(f.WILL_DELAY, 0), session.expiry)
+            publish = partial(self._publish_will, connection, will)
+            if delay:
+                timer = self.turn.loop.call_later(delay, self._settle_will, session.name)
+                self._wills[session.name] = timer, publish
+            else:
+                publish()
+        if not session.lasting:
+            self.drop(session)
+            return
+        if session.replay:
+            session.replay.detach()
+        elif self._history or session.plain:
+            session.drop_queue(kept=True)
+        self._feed_all(session)
+        self._expire_later(session)
+        if self.keeping:
+            self.keeping.session(session)
+        self.turn.begin()
+
+    def _publish_will(self, connection: "MqttConnection", will: Will) -> None:
+        extra = Extra(will.qos, will.retain, mqtt.to_pairs(will.properties, time.time()))
+        if will.topic.startswith(b"$"):
+            return
+        message: Publish = (will.topic, will.payload, Kind.BYTES, b"")
+        self.turn.publish_with(connection, message, extra)
+        self.turn.begin()
+
+    def _settle_will(self, client: str, publish: bool = True) -> None:
+        """A will that waits: it is published, or forgotten because the client is back [MQTT-3.1.3-9]."""
+        timer, send = self._wills.pop(client, (None, None))
+        if timer and send:
+            timer.cancel()
+            if publish:
+                send()
+
+    def _expire_later(self, session: MqttSession) -> None:
+        if session.expiry != NEVER:
+            session.expires_at = time.time() + session.expiry
+            self.expire_in(session, session.expiry)
+
+    def expire_in(self, session: MqttSession, seconds: float) -> None:
+        self._expiries[session] = self.turn.loop.call_later(seconds, self._expired, session)
+
+    def _expired(self, session: MqttSession) -> None:
+        self._expiries.pop(session, None)
+        if session.connection is None and self.sessions.get(session.name) is session:
+            self._settle_will(session.name)
+            self.drop(session)
+            self.turn.begin()
+
+    def _cancel_expiry(self, session: MqttSession) -> None:
+        timer = self._expiries.pop(session, None)
+        if timer:
+            timer.cancel()
+        session.expires_at = 0.0
+
+    def drop(self, session: MqttSession) -> None:
+        """The session ends, with all its subscriptions."""
+        self._cancel_expiry(session)
+        for one in list(session.known.all.values()):
+            self._remove(session, one)
+        if session.replay:
+            session.replay.detach()
+            session.replay = None
+        self.sessions.pop(session.name, None)
+        if self.keeping:
+            self.keeping.dropped(session)
+
+    # --- subscriptions ---
+
+    def subscribe(self, session: MqttSession, one: Subscription) -> bool:
+        """Whether it is new. The caller has settled the turn."""
+        if one.key not in session.known.all and len(session.known.all) >= self.max_subscriptions:
+            raise Malformed("too_many_subscriptions", "too many subscriptions (tcp.max_subscriptions)", QUOTA_EXCEEDED)
+        old = session.known.all.get(one.key)
+        new = session.known.add(one)
+        if new:
+            self.turn.sessions.by_dialect[Dialect.MQTT] += 1
+        if one.share:
+            self._share(session, one)
+        elif one.qos and self.turn.commits and session.replay is None:
+            self.keep(session)
+        elif session.replay:
+            if old:
+                one.start = old.start
+            else:
+                session.replay.begin(one)
+        if session.regroup() or new:
+            self._feed_all(session)
+        if session.lasting and self.keeping:
+            self.keeping.subscribed(session, one)
+        return new
+
+    def keep(self, session: MqttSession, cursor: int | None = None) -> Replay:
+        """From here on the session is fed from the log."""
+        assert self.turn.commits
+        assert self._history
+        for each in session.known.own:
+            self.turn.delivery.remove(each.pattern, session)
+        start = self.turn.commits.recent.next if cursor is None else cursor
+        session.replay = replay = Replay(session, self.turn, self.turn.commits, self._history, start)
+        if cursor is None:
+            for each in session.known.own:
+                replay.begin(each)
+            session.regroup()
+            self._feed_all(session)
+            replay.wake()
+        return replay
+
+    def replay(self, session: MqttSession, one: Subscription, wanted: str) -> None:
+        """`all`, `from=OFFSET`, `since=ISO TIME` or `last=N`: the history of a subscription before what is new."""
+        if one.share or self.turn.commits is None or self._history is None:
+            text = "there is no history without the log" if not one.share else "a shared subscription has no history"
+            self.unsubscribe(session, one.share, one.pattern)
+            raise Malformed("mqtt_replay", text, IMPLEMENTATION)
+        commits, history = self.turn.commits, self._history
+        try:
+            question = replay_question(wanted, history.new_reading(), commits, one.pattern)
+        except ValueError as error:
+            self.unsubscribe(session, one.share, one.pattern)
+            text = f"smb-replay is all, from=OFFSET, since=TIME or last=N, not {wanted}"
+            raise Malformed("mqtt_replay", text, IMPLEMENTATION) from error
+        replay = session.replay or self.keep(session)
+        if isinstance(question, int):
+            replay.go_back(one, question)
+            return
+
+        def placed(answer: Place | Failed) -> None:
+            if session.replay is replay and session.known.all.get(one.key) is one:
+                replay.go_back(one, answer.offset if isinstance(answer, Place) else answer.next)
+
+        history.ask(question, placed)
+
+    def unsubscribe(self, session: MqttSession, share: str, pattern: Filter) -> bool:
+        one = session.known.all.get((share, pattern))
+        if one is None:
+            return False
+        self._remove(session, one)
+        if self.keeping and session.lasting:
+            self.keeping.unsubscribed(session, one)
+        if session.regroup():
+            self._feed_all(session)
+        return True
+
+    def _remove(self, session: MqttSession, one: Subscription) -> None:
+        session.known.remove(one.share, one.pattern)
+        self.turn.sessions.by_dialect[Dialect.MQTT] -= 1
+        if one.share:
+            share = self._shares.get(one.key)
+            if share:
+                share.members.pop(session, None)
+                if not share.members:
+                    self.turn.delivery.remove(one.pattern, share)
+                    del self._shares[one.key]
+        else:
+            self.turn.delivery.remove(one.pattern, session)
+            self.turn.committed.remove(one.pattern, session)
+
+    def _share(self, session: MqttSession, one: Subscription) -> None:
+        share = self._shares.get(one.key)
+        if share is None:
+            share = self._shares[one.key] = Share(one.share, one.pattern)
+            self.turn.delivery.add(one.pattern, share)
+        share.members[session] = one
+
+    def restored(self, session: MqttSession, one: Subscription) -> None:
+        session.known.add(one)
+        self.turn.sessions.by_dialect[Dialect.MQTT] += 1
+        if one.share:
+            self._share(session, one)
+
+    def _feed_all(self, session: MqttSession) -> None:
+        """Puts the subscriptions on the feed that they belong to; those of a client that is away cost nothing."""
+        feed = self.turn.committed if session.replay else self.turn.delivery
+        waits = self.turn.commits is None and not session.plain  # what it gets is queued in memory
+        for one in session.known.own:
+            if session.connection or waits:
+                feed.add(one.pattern, session)
+            else:
+                feed.remove(one.pattern, session)
+
+
+def replay_question(wanted: str, reading: int, commits: Commits, pattern: Filter) -> int | Moment | Backwards:
+    """Where a replay begins, or the question that tells. Raises ValueError."""
+    word, _, value = wanted.partition("=")
+    first, end = commits.first_offset, commits.recent.next
+    if word == "all" and not value:
+        return first
+    if word == "from":
+        return max(int(value), first)
+    if word == "last":
+        most = int(value)
+        if most < 1:
+            raise ValueError(wanted)
+        return Backwards(reading, first, end, pattern, most)
+    if word == "since":
+        when = datetime.fromisoformat(value)
+        when = when if when.tzinfo else when.replace(tzinfo=UTC)
+        return Moment(reading, round(when.timestamp() * 1e6))
+    raise ValueError(wanted)

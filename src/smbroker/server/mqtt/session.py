@@ -1,0 +1,345 @@
+"""A session: what the broker remembers of an MQTT client, and the messages on their way to it.
+
+    feed ─► receive ─► queue ─► pump ─► in flight (QoS 1, 2) ─► acknowledged
+                                  └───► sent (QoS 0)
+
+A session whose subscriptions all want plain QoS 0 has no queue: it is one of a group that gets the same
+bytes (`core.delivery`). The others take messages themselves. With a log, one with QoS 1 or 2 is *kept*:
+fed from what is committed, by a cursor (`replay`). The packet identifier of a kept message follows from its
+offset, so that it is the same when it is sent again after a crash; the rest have identifiers above those.
+"""
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from smbroker.core.sessions import Session
+from smbroker.dialects import mqtt
+from smbroker.dialects.mqtt import fields as f
+from smbroker.dialects.mqtt.fields import encode_binary, encode_length, encode_properties
+from smbroker.dialects.mqtt.packets import Ack
+from smbroker.model.message import Columns, Dialect, Extra, Origin
+from smbroker.model.topic import Topic
+from smbroker.server.mqtt.subscriptions import Subscription, Subscriptions
+
+if TYPE_CHECKING:
+    from smbroker.server.mqtt.connection import MqttConnection
+    from smbroker.server.mqtt.replay import Replay
+    from smbroker.server.mqtt.service import Mqtt
+
+NEVER = 0xFFFF_FFFF  # session expiry: the session does not expire
+KEPT_IDS = 49_152  # packet identifiers of kept messages are 1 to this, by offset; the rest are above
+NO_EXTRA = Extra()
+NOTHING: tuple[int, ...] = ()
+MAX_STARTS = 1_000  # beginnings of packets that are remembered, and the longest topic in them
+MAX_ALIASES = 1_000  # topics that get an alias for one client, at most
+
+
+class Item(NamedTuple):
+    offset: int  # -1: it is not in the log, or need not come from there again
+    topic: Topic
+    payload: bytes
+    extra: Extra
+    qos: int
+    retain: bool = False
+    identifiers: tuple[int, ...] = NOTHING
+    dup: bool = False
+
+
+class Flight:
+    """A message that was sent and not acknowledged yet."""
+
+    __slots__ = ("item", "received")
+
+    def __init__(self, item: Item, received: bool = False) -> None:
+        self.item = item
+        self.received = received  # QoS 2: PUBREC has come; what is left is PUBREL and PUBCOMP
+
+
+class MqttSession(Session):
+    __slots__ = (
+        "_last_id", "_queued", "alias_maximum", "aliases", "changed", "connection", "expires_at", "expiry", "inbound",
+        "inflight", "known", "max_packet", "mqtt", "queue", "replay", "version", "window",
+    )  # fmt: skip
+
+    def __init__(self, service: "Mqtt", client: str) -> None:
+        super().__init__(Dialect.MQTT, client)
+        self.mqtt = service
+        self.known = Subscriptions()
+        self.connection: MqttConnection | None = None
+        self.version = 4
+        self.expiry = 0  # seconds after the connection's end
+        self.expires_at = 0.0  # while the client is away: when, in seconds since 1970; 0: never
+        self.window = service.config.max_inflight
+        self.max_packet = f.MAX_LENGTH
+        self.alias_maximum = 0
+        self.aliases: dict[Topic, int] = {}
+        self.inbound: set[int] = set()  # QoS 2: identifiers of what the client has not released yet
+        self.changed = False  # `inbound` is not as it was saved
+        self.queue: deque[Item] = deque()
+        self._queued = 0  # bytes
+        self.inflight: dict[int, Flight] = {}
+        self._last_id = KEPT_IDS
+        self.replay: Replay | None = None
+
+    @property
+    def lasting(self) -> bool:
+        return self.expiry > 0
+
+    @property
+    def plain(self) -> bool:
+        return (
+            self.replay is None
+            and self.max_packet == f.MAX_LENGTH
+            and not self.alias_maximum
+            and all(one.plain for one in self.known.all.values())
+        )
+
+    def regroup(self) -> bool:
+        """Decides who makes its bytes; whether that has changed."""
+        before = self.receive, self.group
+        self.group = (Dialect.MQTT, 5 if self.version == 5 else 4)
+        self.receive = None if self.plain else self.take
+        return before != (self.receive, self.group)
+
+    # --- what comes ---
+
+    def take(self, topic: Topic, columns: Columns, start: int, end: int) -> None:
+        """A feed's messages of one topic."""
+        replay = self.replay
+        if replay and columns.base >= 0:
+            if replay.live:
+                replay.receive(topic, columns, start, end)
+            return
+        matching = self.known.matching(topic)
+        if matching:
+            for row in range(start, end):
+                item = self.item_of(columns, row, matching)
+                if item and (item.qos or self.connection):
+                    self.add(item)
+            self.pump()
+
+    def item_of(self, columns: Columns, row: int, matching: list[Subscription], offset: int = -1) -> Item | None:
+        """The message as this session is to get it; None if it is not meant."""
+        origin = columns.origins[row]
+        extra = columns.extras.get(row, NO_EXTRA) if columns.extras else NO_EXTRA
+        if len(matching) == 1 and not matching[0].no_local and (offset < 0 or matching[0].start <= offset):
+            found = matching
+        else:
+            found = [one for one in matching if self._meant(one, origin, offset)]
+            if not found:
+                return None
+        # What comes from other dialects has QoS 1: a session that is away must not miss it.
+        qos = extra.qos if origin.dialect is Dialect.MQTT else 1
+        return self._item(found, columns.topics[row], columns.payloads[row], extra, qos, offset)
+
+    def _meant(self, one: Subscription, origin: Origin, offset: int) -> bool:
+        if 0 <= offset < one.start:
+            return False
+        return not (one.no_local and origin.dialect is Dialect.MQTT and origin.client == self.name)
+
+    @staticmethod
+    def _item(
+        found: list[Subscription],
+        topic: Topic,
+        payload: bytes,
+        extra: Extra,
+        qos: int,
+        offset: int,
+        retain: bool = False,
+    ) -> Item:
+        if len(found) == 1:
+            (one,) = found
+            identifiers = (one.identifier,) if one.identifier else NOTHING
+            retain = retain or (one.as_published and extra.retain)
+            return Item(offset, topic, payload, extra, min(qos, one.qos), retain, identifiers)
+        identifiers = tuple(one.identifier for one in found if one.identifier)
+        retain = retain or (extra.retain and any(one.as_published for one in found))
+        return Item(offset, topic, payload, extra, min(qos, max(one.qos for one in found)), retain, identifiers)
+
+    def add(self, item: Item) -> None:
+        """Into the queue, if there is room."""
+        config = self.mqtt.config
+        if len(self.queue) >= config.max_queued or self._queued > config.max_queued_bytes:
+            self._undeliverable("queue_full")
+            return
+        self.queue.append(item)
+        self._queued += len(item.payload)
+
+    def send_retained(self, one: Subscription, topic: Topic, payload: bytes, extra: Extra, qos: int) -> None:
+        self.add(self._item([one], topic, payload, extra, qos, -1, retain=True))
+
+    # --- what goes ---
+
+    @property
+    def room(self) -> bool:
+        """Whether the queue can take more of the log."""
+        return len(self.queue) < QUEUE and self._queued < QUEUE_BYTES
+
+    def pump(self) -> None:
+        """Sends what may be sent: within the window, while the client reads."""
+        connection, queue, inflight = self.connection, self.queue, self.inflight
+        if connection is None or not queue:
+            return
+        put, stats = self.mqtt.turn.delivery.put, self.mqtt.turn.stats
+        sent = 0
+        while queue and not connection.full:
+            item = queue[0]
+            number = 0
+            if item.qos:
+                if len(inflight) >= self.window:
+                    break
+                number = item.offset % KEPT_IDS + 1 if item.offset >= 0 else self._free_id()
+                if not number or number in inflight:
+                    break
+            queue.popleft()
+            self._queued -= len(item.payload)
+            frame = self._frame(item, number)
+            if frame is None:
+                continue
+            put(connection, frame)
+            sent += 1
+            if item.qos:
+                inflight[number] = Flight(item)
+        stats.delivered[Dialect.MQTT] += sent
+
+    def _free_id(self) -> int:
+        """An identifier that is not in use; 0 if there is none."""
+        for _ in range(65_535 - KEPT_IDS):
+            self._last_id = self._last_id + 1 if self._last_id < 65_535 else KEPT_IDS + 1
+            if self._last_id not in self.inflight:
+                return self._last_id
+        return 0
+
+    def _frame(self, item: Item, number: int) -> bytes | None:
+        """The PUBLISH, or None if it cannot or need not be sent any more."""
+        extra = item.extra
+        first = f.PUBLISH << 4 | item.dup << 3 | item.qos << 1 | item.retain
+        if not (extra.properties or item.identifiers or self.alias_maximum) and self.max_packet == f.MAX_LENGTH:
+            starts = self.mqtt.starts
+            key = (item.topic, len(item.payload), first, self.version)
+            start = starts.get(key) or self._start(key)
+            if start:
+                return b"".join((start, number.to_bytes(2, "big") if number else b"", self._none, item.payload))
+        return self._full_frame(item, number, first)
+
+    def _full_frame(self, item: Item, number: int, first: int) -> bytes | None:
+        extra, topic = item.extra, item.topic
+        properties: f.Properties = {}
+        if extra.properties:
+            now = time.time()
+            when = mqtt.expires(extra.properties)
+            if when is not None and when <= now:
+                self._undeliverable("expired")
+                return None
+            if self.version == 5:
+                properties = mqtt.to_properties(extra.properties, now)
+        if b"+" in topic or b"#" in topic:
+            self._undeliverable("topic_wildcard")
+            return None
+        name = topic
+        if self.version == 5:
+            if item.identifiers:
+                properties[f.SUBSCRIPTION_ID] = list(item.identifiers)
+            if self.alias_maximum:
+                name = self._aliased(topic, properties)
+        parts = [
+            encode_binary(name),
+            number.to_bytes(2, "big") if number else b"",
+            encode_properties(properties) if self.version == 5 else b"",
+            item.payload,
+        ]
+        size = sum(map(len, parts))
+        frame = b"".join((bytes((first,)), encode_length(min(size, f.MAX_LENGTH)), *parts))
+        if len(frame) > self.max_packet or size > f.MAX_LENGTH:
+            # "it MUST discard it without sending it" [MQTT-3.1.2-25]
+            if name != topic or f.TOPIC_ALIAS in properties:
+                self.aliases.pop(topic, None)
+            self._undeliverable("too_long")
+            return None
+        return frame
+
+    @property
+    def _none(self) -> bytes:
+        """No properties."""
+        return b"\0" if self.version == 5 else b""
+
+    def _start(self, key: tuple[Topic, int, int, int]) -> bytes:
+        """What stands before the identifier of such messages; nothing if it is better not to remember it."""
+        topic, size, first, version = key
+        length = 2 + len(topic) + (2 if first & 6 else 0) + (version == 5) + size
+        if b"+" in topic or b"#" in topic or length > f.MAX_LENGTH or len(topic) > MAX_STARTS:
+            return b""
+        starts = self.mqtt.starts
+        if len(starts) >= MAX_STARTS:
+            starts.clear()
+        start = starts[key] = bytes((first,)) + encode_length(length) + encode_binary(topic)
+        return start
+
+    def _aliased(self, topic: Topic, properties: f.Properties) -> bytes:
+        """The topic's name, or nothing if the client knows its alias."""
+        alias = self.aliases.get(topic)
+        if alias is not None:
+            properties[f.TOPIC_ALIAS] = alias
+            return b""
+        if len(self.aliases) < min(self.alias_maximum, MAX_ALIASES):
+            properties[f.TOPIC_ALIAS] = self.aliases[topic] = len(self.aliases) + 1
+        return topic
+
+    def _undeliverable(self, reason: str) -> None:
+        self.mqtt.turn.stats.undeliverable[Dialect.MQTT, reason] += 1
+
+    # --- what the client says to it ---
+
+    def acknowledged(self, numbers: list[int]) -> None:
+        """PUBACK, PUBCOMP, or PUBREC with an error: the messages are done with."""
+        replay = self.replay
+        for number in numbers:
+            flight = self.inflight.pop(number, None)
+            if flight is not None and replay and (replay.pending or not replay.live):
+                replay.acknowledged(flight.item.offset)
+        self._moved()
+
+    def received(self, number: int) -> Flight | None:
+        """PUBREC: from here on only PUBREL is sent again."""
+        flight = self.inflight.get(number)
+        if flight is not None:
+            flight.received = True
+            flight.item = flight.item._replace(payload=b"")
+            if self.replay:
+                self.replay.touched = True
+        return flight
+
+    def _moved(self) -> None:
+        if self.queue:
+            self.pump()
+        if self.replay:
+            self.replay.touched = True
+            if not self.replay.live:
+                self.replay.wake()
+
+    # --- connections ---
+
+    def resend(self) -> None:
+        """After a reconnect: what was in flight goes again, in order [MQTT-4.4.0-1]."""
+        assert self.connection
+        self.aliases.clear()
+        put = self.mqtt.turn.delivery.put
+        for number, flight in list(self.inflight.items()):
+            if flight.received:
+                put(self.connection, Ack(f.PUBREL, number).encode(self.version))
+            elif flight.item.offset < 0:
+                frame = self._frame(flight.item._replace(dup=True), number)
+                if frame is None:
+                    del self.inflight[number]
+                else:
+                    put(self.connection, frame)
+
+    def drop_queue(self, *, kept: bool) -> None:
+        """Forgets what waits; with `kept` just what comes from the log again."""
+        self.queue = deque(item for item in self.queue if item.qos and item.offset < 0) if kept else deque()
+        self._queued = sum(len(item.payload) for item in self.queue)
+
+
+QUEUE = 1_000  # messages, and bytes, that are taken from the log ahead of what a client has acknowledged
+QUEUE_BYTES = 1 << 20

@@ -1,0 +1,212 @@
+"""MQTT sessions: clients that go and come back, restarts and kills of the broker, history."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from flow.house import Broker
+from flow.mqtt import KINDS, Mqtt
+from smbroker.dialects.mqtt import fields as f
+from smbroker.dialects.mqtt.packets import Ack, Disconnect, Publish
+
+KEEP: f.Properties = {f.SESSION_EXPIRY: 1_000}
+MODES = [[], ["--no-log"]]
+
+
+def lasting(broker: Broker, client: str, version: int, **more: object) -> Mqtt:
+    """Comes back to its session, or begins one."""
+    properties = KEEP if version == 5 else {}
+    return Mqtt(broker, client, version=version, clean=False, properties=properties, **more)  # type: ignore[arg-type]
+
+
+def numbers(client: Mqtt, count: int) -> list[int]:
+    return [int(client.get().payload) for _ in range(count)]
+
+
+@pytest.mark.parametrize("options", MODES, ids=["log", "no-log"])
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_session_gets_what_came_while_it_was_away(options: list[str], version: int) -> None:
+    with Broker(*options, kinds=KINDS) as broker:
+        client = lasting(broker, "away", version)
+        assert not client.connack.present
+        client.subscribe("s/+", qos=2)
+        client.disconnect()
+        publisher = Mqtt(broker)
+        for number in range(50):
+            publisher.publish("s/x", b"%d" % number, 1 + number % 2)
+        publisher.publish("s/x", b"not kept", 0)
+        broker.udp().ask(b"P|s/x|50")
+        client = lasting(broker, "away", version)
+        assert client.connack.present
+        assert numbers(client, 51) == list(range(51))
+        assert client.quiet()
+        client.disconnect()
+        assert Mqtt(broker, "away", version=version).connack.present is False
+        assert lasting(broker, "away", version).connack.present is False
+
+
+@pytest.mark.parametrize("options", MODES, ids=["log", "no-log"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_was_not_acknowledged_comes_again(options: list[str], qos: int) -> None:
+    with Broker(*options, kinds=KINDS) as broker:
+        client = lasting(broker, "again", 4)
+        client.subscribe("t", qos=qos)
+        publisher = Mqtt(broker)
+        for number in range(3):
+            publisher.publish("t", b"%d" % number, qos)
+        first = [client.expect(Publish) for _ in range(3)]
+        client.accept(first[1])
+        client.drop()
+        publisher.publish("t", b"3", qos)
+        client = lasting(broker, "again", 4)
+        again = [client.expect(Publish) for _ in range(3)]
+        assert [one.payload for one in again] == [b"0", b"2", b"3"]
+        assert [one.dup for one in again[:2]] == [True, True]
+        assert [one.packet_id for one in again[:2]] == [first[0].packet_id, first[2].packet_id]
+        for one in again:
+            client.accept(one)
+        assert client.quiet()
+
+
+@pytest.mark.parametrize("options", MODES, ids=["log", "no-log"])
+def test_a_release_is_repeated_instead_of_the_message(options: list[str]) -> None:
+    with Broker(*options, kinds=KINDS) as broker:
+        client = lasting(broker, "release", 4)
+        client.subscribe("t", qos=2)
+        Mqtt(broker).publish("t", b"x", 2)
+        message = client.expect(Publish)
+        client.send(Ack(f.PUBREC, message.packet_id))
+        assert client.expect(Ack).kind == f.PUBREL
+        client.drop()
+        client = lasting(broker, "release", 4)
+        assert client.expect(Ack) == Ack(f.PUBREL, message.packet_id)
+        client.send(Ack(f.PUBCOMP, message.packet_id))
+        assert client.quiet()
+
+
+def test_a_session_expires() -> None:
+    with Broker(kinds=KINDS) as broker:
+        client = Mqtt(broker, "brief", version=5, properties={f.SESSION_EXPIRY: 1})
+        client.disconnect()
+        assert Mqtt(broker, "brief", version=5, clean=False, properties={f.SESSION_EXPIRY: 1}).connack.present
+        client = Mqtt(broker, "brief", version=5, clean=False, properties={f.SESSION_EXPIRY: 1})
+        client.disconnect()
+        time.sleep(1.3)
+        assert not Mqtt(broker, "brief", version=5, clean=False).connack.present
+
+
+def test_a_disconnect_may_change_the_expiry() -> None:
+    with Broker(kinds=KINDS) as broker:
+        Mqtt(broker, "ends", version=5, properties=KEEP).disconnect(properties={f.SESSION_EXPIRY: 0})
+        assert not Mqtt(broker, "ends", version=5, clean=False).connack.present
+        client = Mqtt(broker, "cannot", version=5)
+        client.send(Disconnect(0, {f.SESSION_EXPIRY: 5}))
+        assert client.ended(0x82)
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["stop", "kill"])
+def test_sessions_survive_the_broker(tmp_path: Path, kill: bool) -> None:
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        client = lasting(broker, "long", 5)
+        client.subscribe("s/#", qos=1, properties={f.SUBSCRIPTION_ID: 9})
+        client.disconnect()
+        publisher = Mqtt(broker)
+        for number in range(200):
+            publisher.publish("s/x", b"%d" % number, 1)
+        publisher.publish("r", b"retained", 1, retain=True)
+        if kill:
+            broker.kill()
+            broker.process.returncode = 0
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        client = lasting(broker, "long", 5)
+        assert client.connack.present
+        got = [client.get() for _ in range(200)]
+        assert [int(one.payload) for one in got] == list(range(200))
+        assert got[0].properties == {f.SUBSCRIPTION_ID: [9]}
+        assert client.quiet()
+        client.subscribe("r")
+        assert client.get().payload == b"retained"
+
+
+def test_qos_2_is_exactly_once_across_a_kill(tmp_path: Path) -> None:
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        client = lasting(broker, "reads", 4)
+        client.subscribe("t", qos=2)
+        publisher = lasting(broker, "writes", 4)
+        publisher.send(Publish(b"t", b"once", 2, packet_id=5))
+        assert publisher.expect(Ack) == Ack(f.PUBREC, 5)
+        message = client.expect(Publish)
+        client.send(Ack(f.PUBREC, message.packet_id))
+        assert client.expect(Ack).kind == f.PUBREL
+        broker.kill()
+        broker.process.returncode = 0
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        publisher = lasting(broker, "writes", 4)
+        publisher.send(Publish(b"t", b"once", 2, dup=True, packet_id=5))
+        assert publisher.expect(Ack) == Ack(f.PUBREC, 5)
+        publisher.send(Ack(f.PUBREL, 5))
+        assert publisher.expect(Ack) == Ack(f.PUBCOMP, 5)
+        client = lasting(broker, "reads", 4)
+        assert client.expect(Ack) == Ack(f.PUBREL, message.packet_id)
+        client.send(Ack(f.PUBCOMP, message.packet_id))
+        publisher.publish("t", b"next", 2)
+        assert client.get().payload == b"next"
+        assert client.quiet()
+
+
+def test_a_session_far_behind_reads_from_the_log() -> None:
+    """More than is in memory: it comes from the reading process."""
+    with Broker(kinds=KINDS) as broker:
+        client = lasting(broker, "far", 4)
+        client.subscribe("far/#", qos=1)
+        client.disconnect()
+        publisher = Mqtt(broker)
+        frames = [Publish(b"far/x", b"%d" % number, 1, packet_id=number % 900 + 1) for number in range(25_000)]
+        for begin in range(0, len(frames), 500):
+            publisher.tcp.send(b"".join(frame.encode(4) for frame in frames[begin : begin + 500]))
+            for _ in range(500):
+                publisher.expect(Ack)
+        client = lasting(broker, "far", 4)
+        assert numbers(client, 25_000) == list(range(25_000))
+        assert client.quiet()
+
+
+def test_smb_replay() -> None:
+    with Broker(kinds=KINDS) as broker:
+        publisher = Mqtt(broker)
+        for number in range(10):
+            publisher.publish("h/x", b"%d" % number, 1)
+        publisher.publish("other", b"", 1)
+        for wanted, first in (("all", 0), ("last=3", 7), ("from=4", 4), ("since=2000-01-01T00:00:00", 0)):
+            client = Mqtt(broker, version=5)
+            assert client.subscribe("h/#", qos=1, properties={f.USER: [("smb-replay", wanted)]}) == [1]
+            assert numbers(client, 10 - first) == list(range(first, 10))
+            assert client.quiet()
+        client = Mqtt(broker, version=5)
+        assert client.subscribe("h/#", properties={f.USER: [("smb-replay", "all")]}) == [0]
+        assert numbers(client, 10) == list(range(10))
+        publisher.publish("h/x", b"10")
+        assert numbers(client, 1) == [10]
+        assert client.subscribe("h/#", properties={f.USER: [("smb-replay", "tomorrow")]}) == [0x83]
+
+
+def test_there_is_no_replay_without_a_log() -> None:
+    with Broker("--no-log", kinds=KINDS) as broker:
+        client = Mqtt(broker, version=5)
+        assert client.subscribe("h", properties={f.USER: [("smb-replay", "all")]}) == [0x83]
+
+
+def test_a_session_that_is_away_is_bounded_without_a_log(tmp_path: Path) -> None:
+    config = tmp_path / "smb.toml"
+    config.write_text("[mqtt]\nmax_queued = 10\n")
+    with Broker("--no-log", "--config", str(config), kinds=KINDS) as broker:
+        client = lasting(broker, "away", 4)
+        client.subscribe("t", qos=1)
+        client.disconnect()
+        publisher = Mqtt(broker)
+        for number in range(20):
+            publisher.publish("t", b"%d" % number, 1)
+        client = lasting(broker, "away", 4)
+        assert numbers(client, 10) == list(range(10))
+        assert client.quiet()
