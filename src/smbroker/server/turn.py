@@ -239,6 +239,7 @@ class Turn:
         columns.received = time.time_ns() // 1000
         for origin, messages in Counter(columns.origins).items():
             self.stats.received[origin.dialect] += messages
+        self.stats.bytes_in += sum(map(len, columns.payloads))
         if self.retain and columns.extras:
             self.retain(columns)
         self.delivery.deliver(columns)
