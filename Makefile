@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: setup run test check long bench clean lock
+.PHONY: setup browser run test check long bench clean lock
 .DEFAULT_GOAL := help
 
 help:
@@ -23,10 +23,16 @@ setup: .venv/ready
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
+browser:  # the page is tested with the system's Chromium; where it cannot be installed the tests say so
+	@command -v chromium > /dev/null || ! command -v apt-get > /dev/null || [ "$$(id -u)" != 0 ] || \
+	    { echo 'installing Chromium for the tests of the page (once)'; export DEBIAN_FRONTEND=noninteractive; \
+	      apt-get install -qq -y chromium > /dev/null 2>&1 || \
+	      { apt-get update -qq > /dev/null 2>&1 && apt-get install -qq -y chromium > /dev/null 2>&1; } || true; }
+
 run: setup
 	@$(BIN)/smb demo $(ARGS)
 
-test: setup
+test: setup browser
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: setup
@@ -35,7 +41,7 @@ check: setup
 	$(BIN)/mypy
 	@$(MAKE) --no-print-directory test
 
-long: setup
+long: setup browser
 	@SMB_LONG=1 $(BIN)/python -m pytest $(ARGS)
 
 bench: setup

@@ -28,7 +28,7 @@ CANNOT_RUN = 1  # the exit status when a port cannot be had
 def _parser() -> arguments.Parser:
     parser = arguments.parser(
         "smbbroker",
-        "The broker: relays messages between clients that speak soh, pipe, semicolon, padded and typed.",
+        "The broker: relays messages between clients that speak soh, pipe, semicolon, padded, typed and MQTT.",
         USAGE,
         EXAMPLES,
     )

@@ -86,6 +86,7 @@ class Sessions:
         self._kept = kept
         self._limits = limits
         self.by_dialect: Counter[Dialect] = Counter()  # subscriptions
+        self.subscribed: dict[Session, None] = {}  # all that hold a subscription, in the order in which they came
         self._udp_total = 0
         self._udp_by_host: Counter[str] = Counter()
         self._udp_bytes_by_host: Counter[str] = Counter()
@@ -203,6 +204,10 @@ class Sessions:
 
     def _count(self, session: Session, pattern: Filter, step: int) -> None:
         self.by_dialect[session.dialect] += step
+        if step > 0:
+            self.subscribed[session] = None
+        elif not session.subscriptions:
+            self.subscribed.pop(session, None)
         if session.dialect is Dialect.SEMICOLON:
             (self._semicolon.add if session.subscriptions or step > 0 else self._semicolon.discard)(session)
         if session.udp:

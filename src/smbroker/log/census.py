@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from smbroker.log.questions import Wanted
 from smbroker.log.reader import LogReader
 from smbroker.log.rows import as_text, shown_time
 
@@ -45,14 +46,22 @@ class Census:
                 self._forget(most)
         self.next = max(self.next, stop)
 
-    def pieces(self) -> Iterator[bytes]:
+    def pieces(self, wanted: Wanted) -> Iterator[bytes]:
         """The items of a JSON list, by topic; commas included."""
-        topics = sorted(self._topics)
+        search = wanted.search.casefold()
+        topics = [
+            topic
+            for topic, tally in self._topics.items()
+            if tally.last_offset >= wanted.since and (not search or search in topic.casefold())
+        ]
+        topics.sort()
+        del topics[len(topics) if wanted.most is None else wanted.most :]
         for start in range(0, len(topics), PIECE):
-            items = [self._item(topic) for topic in topics[start : start + PIECE] if topic in self._topics]
+            chosen = [topic for topic in topics[start : start + PIECE] if topic in self._topics]
+            items = [self._item(topic, wanted.characters) for topic in chosen]
             yield (("," if start else "") + ",".join(items)).encode()
 
-    def _item(self, topic: str) -> str:
+    def _item(self, topic: str, characters: int | None) -> str:
         tally = self._topics[topic]
         return as_text(
             {
@@ -60,7 +69,7 @@ class Census:
                 "count": tally.count,
                 "last_offset": tally.last_offset,
                 "last_ts": shown_time(tally.last_ts),
-                "last_text": tally.last_text,
+                "last_text": tally.last_text and tally.last_text[:characters],
             }
         )
 

@@ -164,7 +164,7 @@ class Readings:
         return self._roll(question)
 
     def _roll(self, question: Roll) -> Iterator[Answer]:
-        for number, data in enumerate(self._census.pieces(), 1):
+        for number, data in enumerate(self._census.pieces(question.wanted), 1):
             yield Found(question.reading, number, 0, data)
 
     def _counted(self, question: Count) -> Answer:

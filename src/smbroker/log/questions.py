@@ -84,10 +84,21 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which topics of the census, and how much of each."""
+
+    search: str = ""  # that the topic holds, in any case
+    since: int = 0  # whose last message is at this offset or later
+    most: int | None = None
+    characters: int | None = None  # of the last text
+
+
+@dataclass(frozen=True, slots=True)
 class Roll:
     """The census, piece by piece, as the items of a JSON list."""
 
     reading: int
+    wanted: Wanted = Wanted()
     piece: int = 0
 
     def after(self, answer: "Found") -> "Roll | None":

@@ -40,11 +40,15 @@ class Writer:
         on_state: Callable[[LogError | None], None] = lambda _: None,
         retry: float = RETRY,
         clock: Callable[[], float] = time.time,
+        appended: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`on_state` hears the error when the log begins to refuse, None when it takes messages again."""
+        """`on_state` hears the error when the log begins to refuse, None when it takes messages again.
+
+        `appended` hears, in the writer's thread, how many seconds each append took."""
         self._log = log
         self._on_commit, self._on_refuse, self._on_state = on_commit, on_refuse, on_state
         self._retry, self._clock = retry, clock
+        self._appended = appended
         self._queue: deque[Entry] = deque()
         self._changed = Condition()
         self._closing = False
@@ -118,7 +122,9 @@ class Writer:
 
     def _commit(self, entries: list[Entry]) -> None:
         notes = [note for entry in entries for note in entry.notes]
+        started = time.perf_counter()
         offset = self._log.append([entry.columns for entry in entries], notes)
+        self._appended(time.perf_counter() - started)
         for entry in entries:
             entry.offset = offset
             offset += len(entry.columns)

@@ -9,12 +9,13 @@ from smbroker.model.message import Origin
 
 
 class Client(Outbox):
-    __slots__ = ("origin", "owed", "session", "written")
+    __slots__ = ("dropped", "origin", "owed", "session", "written")
 
     def __init__(self, origin: Origin) -> None:
         super().__init__()
         self.origin = origin
         self.owed = 0  # acknowledgements that wait for the log
+        self.dropped = 0  # frames that it was too slow for
         self.written = 0  # bytes, by a connection, so far
         self.session: Session | None = None  # made with the first subscription, or by the client's id
 
@@ -22,6 +23,11 @@ class Client(Outbox):
     def full(self) -> bool:
         """Whether the client is behind with reading: those who can come back to it later should."""
         return False
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that wait to be sent."""
+        return sum(map(len, self.frames))
 
     def left(self) -> int:
         """How many of the bytes written the system has taken."""

@@ -8,6 +8,7 @@ stay in memory for a while (`recent`). While the log cannot take messages (`fail
 over, and what wants an acknowledgement is refused before it is routed.
 """
 
+import time
 from asyncio import AbstractEventLoop, TimerHandle
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -72,6 +73,7 @@ class Commits:
             lambda entries: _ignore(told(self._committed, entries)),
             lambda entries, error: _ignore(told(self._refused, entries, error)),
             lambda error: _ignore(told(self._state, error)),
+            appended=stats.appends.add,
         )
 
     @property
@@ -132,6 +134,7 @@ class Commits:
         self._writer.close()
 
     def _committed(self, entries: list[Entry]) -> None:
+        self.stats.commits.add(time.time() - entries[0].columns.received / 1e6)
         for entry in entries:
             if len(entry.columns):
                 entry.columns.base = entry.offset

@@ -8,18 +8,37 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
+from itertools import count
+from pathlib import Path
 from typing import Any, TypeVar
 
 from smbroker.log.format import Note
-from smbroker.log.questions import Answer, Backwards, Count, Failed, Form, Found, Moment, Place, Question, Roll, Search
+from smbroker.log.questions import (
+    Answer,
+    Backwards,
+    Count,
+    Failed,
+    Form,
+    Found,
+    Moment,
+    Place,
+    Question,
+    Roll,
+    Search,
+    Wanted,
+)
 from smbroker.log.rows import as_text
-from smbroker.model.errors import LogError
+from smbroker.model.errors import LogError, Refused
 from smbroker.model.filter import Filter
 from smbroker.model.message import Columns, Dialect, Rows
+from smbroker.server import pipelines
 from smbroker.server.bodies import ArrowBodies
 from smbroker.server.commits import size_of
 from smbroker.server.config import Config
+from smbroker.server.figures import Figures
+from smbroker.server.live import FIGURES, MAX_LIVE, TICK, Sampler
 from smbroker.server.recent import Recent
 from smbroker.server.sink import Sink
 from smbroker.server.store import Store
@@ -38,7 +57,7 @@ CENSUS = 5.0  # seconds between steps of the census of topics when nobody asks
 CENSUS_BUSY = 0.05  # … while it is behind
 PATIENCE = 3.0  # seconds that a list of topics waits for the census
 
-Wanted = TypeVar("Wanted", Found, Place)
+Told = TypeVar("Told", Found, Place)
 
 
 class Desk:
@@ -46,12 +65,12 @@ class Desk:
         self._config = config
         self._turn = turn
         self._store = store
-        self._connections = connections
         self._recent = store.commits.recent if store else Recent(0)
         self._news = asyncio.Event()
         self._closing = False
         self._streams = 0
-        self._started = time.time()
+        self._live = 0
+        self._figures = Figures(turn, connections, store)
         self._census: asyncio.Task[None] | None = None
         self._bodies = ArrowBodies()
         self._sink = Sink(store.data, store.ledger, config.web.max_stage_bytes, self._bodies) if store else None
@@ -232,14 +251,14 @@ class Desk:
 
     # --- topics ---
 
-    async def topics(self) -> AsyncGenerator[bytes, None]:
+    async def topics(self, search: str, since: int, most: int, characters: int) -> AsyncGenerator[bytes, None]:
         """The items of a JSON list. Waits a little for the census, if it is behind."""
         self._need_log("list of topics")
         with self._reading() as reading:
             deadline, through = time.monotonic() + PATIENCE, self._recent.next
             while await self._advance_census(reading, through) < through and time.monotonic() < deadline:
                 pass
-            roll: Roll | None = Roll(reading)
+            roll: Roll | None = Roll(reading, Wanted(search, since, most, characters))
             while roll:
                 found = await self._asked(roll, Found)
                 yield found.data
@@ -266,41 +285,41 @@ class Desk:
 
     # --- figures ---
 
-    def stats(self) -> dict[str, Any]:
-        counts, sessions = self._turn.stats, self._turn.sessions
-        return {
-            "uptime": round(time.time() - self._started, 3),
-            "received": _named(counts.received),
-            "delivered": _named(counts.delivered),
-            "dropped": dict(counts.dropped),
-            "undeliverable": [
-                {"dialect": dialect.value, "reason": reason, "count": count}
-                for (dialect, reason), count in counts.undeliverable.items()
-            ],
-            "ended": dict(counts.ended),
-            "not_logged": counts.not_logged,
-            "connections": len(self._connections.open),
-            "subscriptions": _named(sessions.by_dialect),
-            "streams": self._streams,
-            "log": self._log_stats(),
-        }
+    async def stats(self) -> dict[str, Any]:
+        return await self._figures.all(self._streams)
 
-    def _log_stats(self) -> dict[str, Any] | None:
-        if not self._store:
-            return None
-        commits = self._store.commits
-        return {
-            "first_offset": commits.first_offset,
-            "next_offset": self._recent.next,
-            "queued_bytes": commits.queued_bytes,
-            "error": commits.failed.text if commits.failed else None,
-        }
+    async def clients(self, dialect: str | None, most: int) -> dict[str, Any]:
+        return await self._figures.clients(dialect, most)
 
-    def health(self) -> tuple[bool, dict[str, Any]]:
+    async def pipelines(self) -> dict[str, Any]:
+        return await asyncio.get_running_loop().run_in_executor(None, pipelines.status, Path(self._config.data))
+
+    async def health(self) -> tuple[bool, dict[str, Any]]:
         failed = self._store.commits.failed if self._store else None
         log = "off" if not self._store else failed.text if failed else "ok"
         status = "stopping" if self._closing else "log" if failed else "ok"
-        return status == "ok", {"status": status, "log": log, "pipelines": "off"}
+        return status == "ok", {"status": status, "log": log, "pipelines": pipelines.summary(await self.pipelines())}
+
+    async def live(self, pattern: Filter | None, tail: bool) -> AsyncGenerator[bytes, None]:
+        """Server-sent events for a page: `figures` once a second, and with `tail` a sample of `messages`."""
+        if self._live >= MAX_LIVE:
+            raise Refused("too_many_streams", f"there are {MAX_LIVE} pages open already")
+        self._live += 1
+        self._count_streams(1)
+        try:
+            sampler = Sampler(pattern, self._recent.next, kept=self._store is not None)
+            for tick in count():
+                if tick % FIGURES == 0:
+                    yield _event("figures", await self.stats())
+                sample = sampler.take(self._recent) if tail else None
+                if sample and (sample.seen or sample.skipped):
+                    yield _event("messages", asdict(sample))
+                await asyncio.sleep(TICK)
+                if self._closing:
+                    return
+        finally:
+            self._count_streams(-1)
+            self._live -= 1
 
     # --- below ---
 
@@ -352,7 +371,7 @@ class Desk:
             if history:
                 history.forget(reading)
 
-    async def _asked(self, question: Question, kind: type[Wanted]) -> Wanted:
+    async def _asked(self, question: Question, kind: type[Told]) -> Told:
         assert self._store
         told: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._store.history.ask(question, partial(_settle, told))
@@ -369,8 +388,8 @@ class _Damaged(LogError):
         self.next = answer.next
 
 
-def _named(counts: dict[Dialect, int]) -> dict[str, int]:
-    return {dialect.value: count for dialect, count in counts.items() if count}
+def _event(kind: str, data: dict[str, Any]) -> bytes:
+    return f"event: {kind}\ndata: {as_text(data)}\n\n".encode()
 
 
 def _settle(future: "asyncio.Future[Any]", outcome: object) -> None:

@@ -163,6 +163,13 @@ class Followers:
     def position(self, follower: Follower) -> int:
         return self._commits.recent.next if follower.mode is Mode.LIVE else follower.cursor
 
+    def lag(self, session: Session) -> int | None:
+        """Messages between the log's end and its cursor, the furthest one; None if the log does not feed it."""
+        mine = self._of.get(session)
+        if not mine:
+            return None
+        return max(self._commits.recent.next - self.position(follower) for follower in mine.values())
+
     def cursors(self) -> Iterator[tuple[Session, int]]:
         """What to remember of typed sessions: the offset to go on from, of those who are or were here meanwhile."""
         for session in list(self._here):

@@ -129,7 +129,13 @@ class Store:
 
     async def _notes_applied(self) -> bool:
         """Sealing drops the notes: what they say must be in the state before. Whether it is."""
-        return await asyncio.get_running_loop().run_in_executor(None, self.ledger.apply, self._commits.recent.next)
+        loop = asyncio.get_running_loop()
+        told = loop.create_future()
+        self._commits.after(lambda: None if told.done() else told.set_result(None))
+        await told  # the loop has heard of all that the closed tails hold
+        if self.mqtt:
+            self.mqtt.save()
+        return await loop.run_in_executor(None, self.ledger.apply, self._commits.recent.next)
 
     async def _seal(self, base: int) -> None:
         """In a process of its own: packing columns takes the interpreter for long."""

@@ -102,6 +102,10 @@ class Connection(Client, asyncio.Protocol):
     def full(self) -> bool:
         return self._full
 
+    @property
+    def waiting(self) -> int:
+        return super().waiting + self._transport.get_write_buffer_size()
+
     def left(self) -> int:
         waiting = self._transport.get_write_buffer_size()
         # A transport that closes with nothing waiting has sent all or has failed: its end will tell which.
@@ -168,6 +172,7 @@ class Connection(Client, asyncio.Protocol):
         data = frames[0] if len(frames) == 1 else b"".join(frames)
         frames.clear()
         self.written += len(data)
+        self._shared.turn.stats.bytes_out += len(data)
         was_full, closing = self._full, self._transport.is_closing()
         if not closing:
             self._transport.write(data)

@@ -243,6 +243,7 @@ class Turn:
         else:
             for origin, messages in Counter(origins).items():
                 self.stats.received[origin.dialect] += messages
+        self.stats.bytes_in += sum(map(len, columns.payloads))
         if self.retain and columns.extras:
             self.retain(columns)
         self.delivery.deliver(columns)

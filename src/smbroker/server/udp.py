@@ -201,6 +201,7 @@ class UdpListener:
             self._turn.stats.dropped["send_failed"] += len(frames)
             self._turn.console.warn("send_failed", f"cannot send to {peer.origin.source}: {error.strerror}")
             return
+        self._turn.stats.bytes_out += sum(map(len, frames[:sent] if sent < len(frames) else frames))
         if sent < len(frames):
             self._block(peer, frames[sent:])
 
@@ -209,6 +210,7 @@ class UdpListener:
         kept = frames + peer.frames
         if sum(map(len, kept)) > MAX_BLOCKED:
             self._turn.stats.dropped["outbox_full"] += len(kept)
+            peer.dropped += len(kept)
             kept = []
         peer.frames = kept
         if kept:

@@ -13,13 +13,23 @@ from starlette.types import Message, Receive, Scope, Send
 from smbroker.model.errors import Refused, SmbError
 from smbroker.web import errors, guard
 from smbroker.web.desk import Desk, Settings
+from smbroker.web.page import Page
 from smbroker.web.publish import PREFIX, Publishing
 from smbroker.web.reading import Reading
 from smbroker.web.sink import Batches
 
 LINGER = 1.0  # seconds for a client to hear that its body is not wanted
 LINGER_BYTES = 8 << 20
-HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+POLICY = (  # of what the page may do: nothing but with our own files and calls
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+HEADERS = (
+    (b"content-security-policy", POLICY),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)
 
 Call = Callable[[Request], Awaitable[Response]]
 
@@ -45,7 +55,7 @@ class TopicRoute(BaseRoute):
 class App:
     def __init__(self, desk: Desk, settings: Settings) -> None:
         publishing, reading = Publishing(desk, settings), Reading(desk, settings)
-        batches = Batches(desk, settings)
+        batches, page = Batches(desk, settings), Page()
         self._desk = desk
         self._settings = settings
         self._router = Router(
@@ -58,8 +68,13 @@ class App:
                 Route("/v1/messages", reading.messages),
                 Route("/v1/subscribe", reading.subscribe),
                 Route("/v1/topics", reading.topics),
+                Route("/v1/clients", reading.clients),
+                Route("/v1/pipelines", reading.pipelines),
                 Route("/v1/stats", reading.stats),
+                Route("/v1/live", reading.live),
                 Route("/health", reading.health),
+                Route("/", page.file),
+                Route("/static/{name:path}", page.file),
             ],
             redirect_slashes=False,
         )

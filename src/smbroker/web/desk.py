@@ -61,15 +61,23 @@ class Desk(Protocol):
     def follow(self, pattern: Filter | None, start: int | None) -> AsyncGenerator[bytes, None]:
         """Server-sent events; an empty piece first, and after silence. Raises LogError."""
 
-    def topics(self) -> AsyncGenerator[bytes, None]:
-        """The items of a JSON list. Raises LogError."""
+    def topics(self, search: str, since: int, most: int, characters: int) -> AsyncGenerator[bytes, None]:
+        """The items of a JSON list: topics that hold `search`, with a message at `since` or later. Raises LogError."""
 
     def start(self) -> None:
         """From here on someone may ask."""
 
-    def stats(self) -> dict[str, Any]: ...
+    async def stats(self) -> dict[str, Any]: ...
 
-    def health(self) -> tuple[bool, dict[str, Any]]:
+    async def clients(self, dialect: str | None, most: int) -> dict[str, Any]:
+        """`most` of them, those that are the furthest behind."""
+
+    async def pipelines(self) -> dict[str, Any]: ...
+
+    def live(self, pattern: Filter | None, tail: bool) -> AsyncGenerator[bytes, None]:
+        """Server-sent events at a bounded rate: figures, and with `tail` a sample of messages. Raises Refused."""
+
+    async def health(self) -> tuple[bool, dict[str, Any]]:
         """Whether all is well, and what to say."""
 
     def warn(self, code: str, text: str) -> None:

@@ -1,7 +1,8 @@
 """Who may ask: requests that call us by a name that is ours, from no foreign page.
 
 A page of a stranger can have its own name lead to 127.0.0.1 (DNS rebinding); the browser then sends that
-name as Host. And it can post to us without asking; the browser then names the page as Origin.
+name as Host. And it can post to us without asking; the browser then names the page as Origin. What a page merely
+embeds, such as a picture, has no Origin; browsers then say so in Sec-Fetch-Site. Links may lead to us.
 """
 
 from collections.abc import Collection
@@ -10,6 +11,8 @@ from ipaddress import ip_address
 from starlette.datastructures import Headers
 
 from smbroker.model.errors import Refused
+
+OURS = {"same-origin", "none"}  # none: the user's own doing, or no browser at all
 
 
 def check(headers: Headers, address: str, hosts: Collection[str]) -> None:
@@ -22,6 +25,8 @@ def check(headers: Headers, address: str, hosts: Collection[str]) -> None:
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2].lower() != host.lower():
         raise Refused("bad_origin", f"requests of pages from {origin[:100]!r} are not taken")
+    if headers.get("sec-fetch-site", "none") not in OURS and headers.get("sec-fetch-mode") != "navigate":
+        raise Refused("bad_origin", "requests of pages from elsewhere are not taken")
 
 
 def _name(host: str) -> str:

@@ -1,4 +1,4 @@
-"""Reading over HTTP: history as lines, streams of server-sent events, topics, figures, health."""
+"""Reading over HTTP: history as lines, streams of server-sent events, topics, clients, figures, health."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -9,10 +9,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from smbroker.model.errors import Refused
-from smbroker.model.filter import Filter, parse
+from smbroker.model.filter import Filter, exact, parse
+from smbroker.model.topic import checked_topic
 from smbroker.web.desk import Desk, Settings
+from smbroker.web.publish import flag
 
 LIMIT, MOST = 1_000, 100_000  # messages of one answer
+CHARACTERS = 1_000  # of a topic's last text
 LARGEST = (1 << 63) - 1
 SLOW = 30.0  # seconds for a reader to take what has been written
 COMMENT = b":\n\n"  # shows both sides that the other is there
@@ -25,17 +28,14 @@ class Reading:
         self._settings = settings
 
     async def messages(self, request: Request) -> Response:
-        limit = _number(request, "limit", LIMIT)
-        if not 1 <= limit <= MOST:
-            raise Refused("bad_query", f"limit must be from 1 to {MOST}")
+        limit = _limit(request, LIMIT)
         before = _offset(request.query_params.get("before"), "before", self._desk)
         start = _offset(request.query_params.get("from"), "from", self._desk)
         pieces = self._desk.messages(_filter(request), start, _time(request), before, limit)
         return await Stream.begun(pieces, "application/x-ndjson")
 
     async def subscribe(self, request: Request) -> Response:
-        if self._desk.streams >= self._settings.max_streams:
-            raise Refused("too_many_streams", f"there are {self._settings.max_streams} streams already")
+        self._check_streams()
         last = request.headers.get("last-event-id")
         start = _offset(request.query_params.get("from"), "from", self._desk)
         if last:
@@ -43,14 +43,33 @@ class Reading:
         pieces = self._desk.follow(_filter(request), start)
         return await EventStream.begun(pieces, "text/event-stream")
 
-    async def topics(self, _request: Request) -> Response:
-        return await ListStream.begun(self._desk.topics(), "application/json")
+    async def live(self, request: Request) -> Response:
+        self._check_streams()
+        pieces = self._desk.live(_filter(request), flag(request, "tail"))
+        return await EventStream.begun(pieces, "text/event-stream")
+
+    def _check_streams(self) -> None:
+        if self._desk.streams >= self._settings.max_streams:
+            raise Refused("too_many_streams", f"there are {self._settings.max_streams} streams already")
+
+    async def topics(self, request: Request) -> Response:
+        search = request.query_params.get("search", "")
+        since = _offset(request.query_params.get("since_offset"), "since_offset", self._desk) or 0
+        characters = min(_number(request, "characters", CHARACTERS), CHARACTERS)
+        pieces = self._desk.topics(search, since, _limit(request, MOST), characters)
+        return await ListStream.begun(pieces, "application/json")
+
+    async def clients(self, request: Request) -> Response:
+        return JSONResponse(await self._desk.clients(request.query_params.get("dialect"), _limit(request, LIMIT)))
+
+    async def pipelines(self, _request: Request) -> Response:
+        return JSONResponse(await self._desk.pipelines())
 
     async def stats(self, _request: Request) -> Response:
-        return JSONResponse(self._desk.stats())
+        return JSONResponse(await self._desk.stats())
 
     async def health(self, _request: Request) -> Response:
-        well, said = self._desk.health()
+        well, said = await self._desk.health()
         return JSONResponse(said, 200 if well else 503)
 
 
@@ -121,8 +140,20 @@ async def _left(receive: Receive) -> None:
 
 
 def _filter(request: Request) -> Filter | None:
-    text = request.query_params.get("filter")
+    """`filter`, with wildcards, or `topic`, which is meant as it is."""
+    text, topic = request.query_params.get("filter"), request.query_params.get("topic")
+    if topic is not None:
+        if text is not None:
+            raise Refused("bad_query", "either filter or topic, not both")
+        return exact(checked_topic(topic.encode("utf-8", "surrogatepass")))
     return None if text is None else parse(text)
+
+
+def _limit(request: Request, default: int) -> int:
+    limit = _number(request, "limit", default)
+    if not 1 <= limit <= MOST:
+        raise Refused("bad_query", f"limit must be from 1 to {MOST}")
+    return limit
 
 
 def _number(request: Request, name: str, default: int) -> int:

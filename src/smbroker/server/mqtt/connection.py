@@ -163,6 +163,10 @@ class MqttConnection(Client, asyncio.Protocol):
     def full(self) -> bool:
         return self._full
 
+    @property
+    def waiting(self) -> int:
+        return super().waiting + self._transport.get_write_buffer_size()
+
     def pause_writing(self) -> None:
         self._full = True
 
@@ -186,6 +190,7 @@ class MqttConnection(Client, asyncio.Protocol):
             return
         was_full = self._full
         self._transport.write(data)
+        self.mqtt.turn.stats.bytes_out += len(data)
         if was_full and self._transport.get_write_buffer_size() > self._shared.config.tcp.outbox_bytes:
             error = Malformed("outbox_full", "disconnected: it does not read what it subscribed to", QUOTA_EXCEEDED)
             self.mqtt.turn.reject(self, error)

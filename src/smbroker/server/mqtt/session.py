@@ -87,6 +87,11 @@ class MqttSession(Session):
         return self.expiry > 0
 
     @property
+    def queued(self) -> int:
+        """Bytes of messages that wait until the client has acknowledged others."""
+        return self._queued
+
+    @property
     def plain(self) -> bool:
         return (
             self.replay is None

@@ -1,0 +1,44 @@
+// Calls of the broker. Each gives what it answers, or throws an Error whose message is the broker's own.
+
+async function asked(path, options) {
+  let answer;
+  try {
+    answer = await fetch(path, options);
+  } catch {
+    throw new Error("the broker does not answer");
+  }
+  if (answer.ok) return answer;
+  const said = await answer.json().catch(() => null);
+  const error = new Error(said?.error?.text ?? `the broker answered ${answer.status}`);
+  error.code = said?.error?.code;
+  throw error;
+}
+
+const path = (call, parameters) => {
+  const given = Object.entries(parameters ?? {}).filter(([, value]) => value !== undefined && value !== "");
+  return given.length ? `${call}?${new URLSearchParams(given)}` : call;
+};
+
+export const ask = async (call, parameters, signal) => (await asked(path(call, parameters), { signal })).json();
+
+export async function askLines(call, parameters, signal) {
+  const text = await (await asked(path(call, parameters), { signal })).text();
+  return text.split("\n").filter(Boolean).map((line) => JSON.parse(line));
+}
+
+export async function publish(topic, body, retain) {
+  const named = topic.split("/").map(encodeURIComponent).join("/");
+  const answer = await asked(path(`/v1/publish/${named}`, { retain: retain ? 1 : undefined }), { method: "POST", body });
+  return answer.json();
+}
+
+// Asks again and again, never twice at once, until the view goes (`signal`).
+export async function poll(signal, milliseconds, once) {
+  while (!signal.aborted) {
+    if (!document.hidden) await once();
+    await new Promise((resolve) => {
+      const timer = setTimeout(resolve, milliseconds);
+      signal.addEventListener("abort", () => { clearTimeout(timer); resolve(); }, { once: true });
+    });
+  }
+}

@@ -1,0 +1,71 @@
+// The one stream of a page: figures every second, and a sample of the messages that the view wants.
+// It is closed while the page cannot be seen. Figures are remembered for some minutes, whatever view is open.
+
+const KEPT = 300; // seconds of rates
+const AGAIN = 2000; // milliseconds until a stream that was refused is tried again
+
+export const history = []; // {time, in: {dialect: rate}, out: {dialect: rate}, bytesIn, bytesOut}
+export let figures = null; // the last ones
+
+let source = null, query = "", onFigures = () => {}, onMessages = () => {}, onState = () => {};
+let again = 0;
+
+export const hearState = (callback) => { onState = callback; };
+
+// What a view wants to hear; `wanted` are the parameters of /v1/live.
+export function watch(wanted, { onfigures = () => {}, onmessages = () => {} }) {
+  onFigures = onfigures;
+  onMessages = onmessages;
+  const asked = new URLSearchParams(wanted).toString();
+  if (asked !== query || !source) open(asked);
+}
+
+function open(asked) {
+  close();
+  query = asked;
+  if (document.hidden) return;
+  source = new EventSource(`/v1/live?${query}`);
+  source.addEventListener("open", () => onState("live"));
+  source.addEventListener("figures", (event) => take(JSON.parse(event.data)));
+  source.addEventListener("messages", (event) => onMessages(JSON.parse(event.data)));
+  source.addEventListener("error", () => {
+    onState("lost");
+    if (source && source.readyState === EventSource.CLOSED) again = setTimeout(() => open(query), AGAIN);
+  });
+}
+
+function close() {
+  clearTimeout(again);
+  if (source) source.close();
+  source = null;
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) open(query);
+  else { close(); onState("paused"); }
+});
+
+function take(found) {
+  onState("live");
+  const before = figures;
+  figures = found;
+  const passed = before ? found.uptime - before.uptime : 0;
+  if (passed < 0) history.length = 0; // another broker
+  if (passed > 0.2) {
+    history.push({
+      time: Date.now() / 1000,
+      in: rates(before.received, found.received, passed),
+      out: rates(before.delivered, found.delivered, passed),
+      bytesIn: (found.bytes_in - before.bytes_in) / passed,
+      bytesOut: (found.bytes_out - before.bytes_out) / passed,
+    });
+    if (history.length > KEPT) history.shift();
+  }
+  onFigures(found);
+}
+
+function rates(before, now, passed) {
+  return Object.fromEntries(Object.entries(now).map(([name, count]) => [name, (count - (before[name] ?? 0)) / passed]));
+}
+
+export const total = (parts) => Object.values(parts).reduce((sum, part) => sum + part, 0);

@@ -1,0 +1,90 @@
+// One topic: its value over time, from the log and as it comes; its last messages.
+
+import { askLines } from "../ask.js";
+import { Chart } from "../chart.js";
+import { h, say } from "../dom.js";
+import { watch } from "../live.js";
+import { ago, rate, seconds, visible } from "../words.js";
+import { Messages } from "./messages.js";
+import { form } from "./publish.js";
+
+const POINTS = 2000; // that are asked for at once
+const MOST = 20000; // that the plot holds
+const SHOWN = 50; // messages
+
+const short = (value) => String(Number(value.toPrecision(5)));
+
+export function topic(place, signal) {
+  const name = place.name, times = [], values = [];
+  let first = null, count = 0, begun = Date.now() / 1000, last = null;
+  const chart = new Chart(signal, { height: 260, shown: short, points: true });
+  const note = h("span", { className: "note" }), latest = h("strong", { className: "latest" });
+  const none = h("p", { className: "empty" }, "No numbers yet.");
+  const more = h("button", { type: "button", onclick: older }, "Further back");
+  const messages = new Messages(SHOWN, { topics: false });
+
+  function add(found, front = false) {
+    const numbers = found.filter((one) => one.value !== null);
+    const put = front ? "unshift" : "push";
+    times[put](...numbers.map((one) => seconds(one.ts)));
+    values[put](...numbers.map((one) => one.value));
+    while (times.length > MOST) { times.shift(); values.shift(); }
+    none.hidden = values.length > 0;
+    if (values.length) chart.set(times, { value: values });
+    if (!front && found.length) { last = found.at(-1); count += found.length; }
+  }
+
+  function tell() {
+    if (!last) return;
+    say(latest, last.text === undefined ? "(binary)" : visible(last.text).slice(0, 200));
+    const passed = Date.now() / 1000 - begun;
+    say(note, `${ago(last.ts)}${passed > 3 ? `, ${rate(count / passed)} per second while you look` : ""}`);
+  }
+
+  async function begin() {
+    try {
+      const past = await askLines("/v1/messages", { topic: name, before: "latest", limit: POINTS }, signal);
+      first = past[0]?.offset ?? null;
+      more.hidden = past.length < POINTS;
+      add(past);
+      messages.newest(past.slice(-SHOWN));
+      begun = Date.now() / 1000;
+      count = 0;
+      tell();
+      if (!past.length) say(note, "Nothing has been published here yet.");
+    } catch (error) {
+      if (signal.aborted) return;
+      say(note, error.message);
+      if (error.code !== "no_log") return;
+    }
+    watch({ topic: name, tail: 1 }, {
+      onfigures: tell,
+      onmessages: (sample) => {
+        add(sample.messages);
+        count += sample.seen - sample.messages.length;
+        messages.newest(sample.messages);
+        tell();
+      },
+    });
+  }
+
+  async function older() {
+    try {
+      const found = await askLines("/v1/messages", { topic: name, before: first, limit: POINTS }, signal);
+      first = found[0]?.offset ?? first;
+      more.hidden = found.length < POINTS || times.length >= MOST;
+      add(found, true);
+    } catch (error) {
+      if (!signal.aborted) say(note, error.message);
+    }
+  }
+
+  begin();
+  const levels = name.split("/"), up = levels.slice(0, -1).join("/");
+  return h("div", {},
+    h("h1", { className: "name" }, h("a", { href: up ? `#/topics?${new URLSearchParams({ search: up })}` : "#/topics" }, "Topics"), " / ", visible(name)),
+    h("p", { className: "lead" }, latest, note),
+    h("section", { className: "panel" }, h("h2", {}, "Value", more), none, chart.element),
+    h("section", { className: "panel" }, h("h2", {}, "Last messages", h("a", { href: `#/tail?${new URLSearchParams({ filter: name })}` }, "tail")), messages.element),
+    h("details", { className: "panel" }, h("summary", {}, "Publish here"), form(name)));
+}
