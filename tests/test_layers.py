@@ -25,6 +25,7 @@ ONLY_IN = {
     "socket": {"server", "client", "web", "cli"},
     "pyarrow": {"log", "spark"},
     "pyspark": {"spark"},
+    "deltalake": {"spark"},
 }
 NO_CLOCK = {"dialects", "core", "model"}
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -14,7 +14,7 @@ import pytest
 
 from cli.programs import SCRIPTS, run
 from flow.house import Lines, Udp, wait_for
-from smbroker.cli import demo as command
+from smbroker.cli.ports import typed_before
 from smbroker.cli.smb import COMMANDS
 
 LISTEN = ("udp", "padded", "typed")
@@ -66,7 +66,7 @@ def demo(data: Path, *options: str, kinds: tuple[str, ...] = LISTEN) -> Iterator
     data.mkdir(exist_ok=True)
     listen = [word for kind in kinds for word in ("--listen", f"{kind}://127.0.0.1:0")]
     process = subprocess.Popen(
-        [SCRIPTS / "smb", "demo", "--data", data, "--seed", "1", *listen, *options],
+        [SCRIPTS / "smb", "demo", "--no-spark", "--data", data, "--seed", "1", *listen, *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -230,7 +230,7 @@ def test_a_port_that_is_taken_is_named_with_the_way_out(tmp_path: Path, running:
 def test_a_data_directory_in_use_is_named(tmp_path: Path) -> None:
     with demo(tmp_path) as one:
         one.wait_until_ready()
-        result = run("smb", "demo", "--data", str(tmp_path), "--listen", "udp://127.0.0.1:0")
+        result = run("smb", "demo", "--no-spark", "--data", str(tmp_path), "--listen", "udp://127.0.0.1:0")
         assert result.returncode == 1
         assert f"process {one.process.pid}".encode() in result.stderr
         assert result.stdout == b""
@@ -287,10 +287,10 @@ def test_programs_are_named_as_one_would_type_them(tmp_path: Path, monkeypatch: 
     program.chmod(0o755)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/usr/bin")
-    assert command.typed_before("tools/bin/smb") == "tools/bin/"
-    assert command.typed_before(str(folder / "smb")) == "tools/bin/"
+    assert typed_before("tools/bin/smb") == "tools/bin/"
+    assert typed_before(str(folder / "smb")) == "tools/bin/"
     monkeypatch.chdir("/usr")
-    assert command.typed_before(str(folder / "smb")) == f"{folder}/"
-    assert command.typed_before("/elsewhere/smb.py") == f"{Path(sys.executable).parent}/"
+    assert typed_before(str(folder / "smb")) == f"{folder}/"
+    assert typed_before("/elsewhere/smb.py") == f"{Path(sys.executable).parent}/"
     monkeypatch.setenv("PATH", f"/usr/bin:{folder}")
-    assert command.typed_before(str(folder / "smb")) == ""
+    assert typed_before(str(folder / "smb")) == ""

@@ -15,7 +15,10 @@ from smbroker.cli.arguments import Parser
 from smbroker.cli.signals import INTERRUPTED, SIGNALS, Stopped, raise_stopped_on_signals
 
 COMMANDS = {
+    "up": ("smbroker.cli.up", "the broker and the pipelines together"),
     "log": ("smbroker.cli.log", "what the log holds: ls, cat, verify"),
+    "pipeline": ("smbroker.cli.pipeline", "turn messages into tables and topics: run, check, status, reset"),
+    "table": ("smbroker.cli.table", "what the tables hold: ls, show"),
     "demo": ("smbroker.cli.demo", "the broker with simulated devices in all dialects: a house and a water works"),
 }
 
@@ -60,3 +63,7 @@ def _refuse(words: list[str]) -> None:
     near = difflib.get_close_matches(rest[0], COMMANDS, 1)
     hint = f"did you mean {near[0]}? " if near else ""
     terminal.fail(f"{arguments.shown(rest[0])}: no such command; {hint}try: smb --help", arguments.BAD_ARGUMENTS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

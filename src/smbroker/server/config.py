@@ -22,6 +22,8 @@ DEFAULT_LISTEN = (
     "web://127.0.0.1:8090",
 )
 
+BUILTIN = ("archive", "statistics", "silence")  # pipelines
+
 
 @dataclass(frozen=True, slots=True)
 class SemicolonConfig:
@@ -81,6 +83,12 @@ class WebConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PipelinesConfig:
+    directory: str = "pipelines"  # of the pipelines' files (--pipelines)
+    builtin: tuple[str, ...] = BUILTIN  # which of the built-in ones run
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     listen: tuple[str, ...] = DEFAULT_LISTEN  # KIND://HOST:PORT
     max_payload: int = 16 << 20  # bytes of the largest message the broker takes at all
@@ -94,6 +102,7 @@ class Config:
     mqtt: MqttConfig = field(default_factory=MqttConfig)
     web: WebConfig = field(default_factory=WebConfig)
     log: LogSettings = field(default_factory=LogSettings)
+    pipelines: PipelinesConfig = field(default_factory=PipelinesConfig)
 
 
 Part = TypeVar("Part")

@@ -1,9 +1,22 @@
-"""The log in Spark: the data source `smb`, and the decoded view that pipelines start from. See docs/design/spark.md.
+"""The log in Spark: source, decoded view, sink, tables and pipelines. See docs/design/spark.md and pipelines.md.
 
-The only package that imports pyspark; the broker runs without it (`pip install 'smbroker[spark]'`).
+The only package that imports pyspark; the broker runs without it (`pip install 'smbroker[spark]'`). It is imported
+when one of the names below is first used: tables can be looked at without Spark.
 """
 
-from smbroker.spark.decoded import decoded
-from smbroker.spark.sink import publish_batch
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smbroker.spark.decoded import decoded
+    from smbroker.spark.sink import publish_batch
 
 __all__ = ["decoded", "publish_batch"]
+
+_HOME = {"decoded": "smbroker.spark.decoded", "publish_batch": "smbroker.spark.sink"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,358 @@
+"""`smb pipeline run | check | status | reset`: Spark's side of the product, on the data directory of a broker.
+
+Spark is imported only where it is needed, after what can be said without it has been said.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smbroker.cli import arguments, terminal
+from smbroker.cli.signals import SIGNALS, Stopped, raise_stopped_on_signals
+from smbroker.log.lock import Lock
+from smbroker.model.errors import LogError, UsageError
+from smbroker.server import config as configuration
+from smbroker.server.config import Config
+
+if TYPE_CHECKING:
+    from smbroker.spark.pipelines.files import Pipeline
+    from smbroker.spark.pipelines.status import PipelineStatus
+
+USAGE = """smb pipeline run [NAME...] [--once] [--no-builtin] [--pipelines DIR] [--url URL] [--master URL]
+                        [--token-file FILE] [--data DIR] [--config FILE]
+       smb pipeline check FILE...
+       smb pipeline status [--data DIR]
+       smb pipeline reset NAME [--from OFFSET] [--drop-table] [--data DIR]"""
+EXAMPLES = """\
+  smb pipeline run                      those in ./pipelines and the built-in ones, until Ctrl-C
+  smb pipeline run rooms --once         one, until it has read what is there
+  smb pipeline check pipelines/*.sql    whether files would run; exit status 1 if not
+  smb pipeline reset rooms --from 0     read the log again from the beginning at the next start
+"""
+FAILED = 1  # exit status: a pipeline is bad or has failed
+CANNOT_RUN = 3  # exit status: no Java, or no Spark
+LOCK = "pipelines.lock"  # within the data directory: one runner
+TOKEN = "pipeline.token"  # within the data directory: the broker writes it
+URL = "http://127.0.0.1:8090"
+BROKER_PATIENCE = 10.0  # seconds for a broker that starts with us to make its log
+NICE = 5  # how far the broker goes first
+STOP_PATIENCE = 2.0  # seconds; what is cut short is repeated at the next start
+PROGRESS_EVERY = 1.0  # seconds
+NO_SPARK = "there is no Spark here; install it with: pip install 'smbroker[spark]'"
+
+
+def main(words: Sequence[str]) -> int:
+    options = _parser().parse_intermixed_args(words)
+    try:
+        config = configuration.load(options.config) if options.config else Config()
+        return ACTIONS[options.action](options, config)
+    except UsageError as error:
+        terminal.fail(error.text, CANNOT_RUN if error.code in ("no_java", "no_spark") else arguments.BAD_ARGUMENTS)
+    except LogError as error:
+        terminal.fail(error.text)
+
+
+def _parser() -> arguments.Parser:
+    parser = arguments.parser(
+        "smb pipeline",
+        "Pipelines: files that turn messages into tables and derived topics, run by Spark.",
+        USAGE,
+        EXAMPLES,
+    )
+    add = parser.add_argument
+    add("action", choices=list(ACTIONS), metavar="run|check|status|reset", help="what to do")
+    add("names", nargs="*", metavar="NAME", help="run, reset: pipelines; check: files")
+    add("--data", metavar="DIR", help="data directory of the broker (default smb-data)")
+    add("--config", metavar="FILE", type=Path, help="settings, for data and [pipelines]")
+    add("--pipelines", metavar="DIR", help="run: where the files are (default pipelines)")
+    add("--once", action="store_true", help="run: end when all that is there has been read")
+    add("--no-builtin", action="store_true", help="run: only the files, not archive, statistics and silence")
+    add("--url", default=URL, help="run: the broker's HTTP listener (default %(default)s)")
+    add("--master", metavar="URL", default="local[*]", help="run, check: Spark's master (default %(default)s)")
+    add("--token-file", metavar="FILE", type=Path, help=f"run: allows $stats and $alerts (default DIR/{TOKEN})")
+    add("--quiet", action="store_true", help="run: say only what is wrong")
+    add("--beside", action="store_true", help=argparse.SUPPRESS)  # of a broker: ends with standard input
+    add("--verbose", action="store_true", help="run, check: show what Spark prints")
+    add("--from", dest="start", metavar="OFFSET", help="reset: begin there (default: the first message there is)")
+    add("--drop-table", action="store_true", help="reset: remove the pipeline's table too")
+    return parser
+
+
+def _data(options: argparse.Namespace, config: Config) -> Path:
+    return Path(options.data or config.data)
+
+
+def _runnable() -> None:
+    """Raises UsageError if Spark or Java is missing."""
+    try:
+        from smbroker.spark.session import missing_java
+    except ImportError as error:
+        raise UsageError("no_spark", NO_SPARK) from error
+    if missing := missing_java():
+        raise UsageError("no_java", missing)
+
+
+# --- run ---
+
+
+def _run(options: argparse.Namespace, config: Config) -> int:
+    data = _data(options, config).absolute()
+    if options.beside:
+        _live_beside(data)
+    if not (data / "log").is_dir():
+        raise UsageError("no_log", f"there is no log in {data}: start the broker, or say where it is with --data")
+    _runnable()
+    from smbroker.spark.pipelines.runner import Wanted
+
+    directory = Path(options.pipelines or config.pipelines.directory)
+    if options.pipelines and not directory.is_dir():
+        raise UsageError("no_directory", f"--pipelines {directory}: there is no such directory")
+    wanted = Wanted(directory.absolute(), () if options.no_builtin else config.pipelines.builtin, options.names)
+    for name in wanted.builtin:
+        if name not in configuration.BUILTIN:
+            known = ", ".join(configuration.BUILTIN)
+            raise UsageError("config", f"pipelines.builtin: there is no {name}; there are {known}")
+    _check_names(wanted)
+    with Lock(data / LOCK):
+        return _run_locked(options, data, wanted)
+
+
+def _live_beside(data: Path) -> None:
+    """As a child of the broker: after it when there is a choice, and not longer than it."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # blocked by our parent until we are prepared
+    os.nice(NICE)
+    threading.Thread(target=_stop_at_the_end_of, args=(terminal.InputLines(),), daemon=True).start()
+    _runnable()
+    give_up = time.monotonic() + BROKER_PATIENCE
+    while not (data / "log").is_dir() and time.monotonic() < give_up:
+        time.sleep(0.1)
+
+
+def _stop_at_the_end_of(lines: terminal.InputLines) -> None:
+    while not lines.ended:
+        lines.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _check_names(wanted: Any) -> None:
+    from smbroker.spark.pipelines.files import files_in
+
+    known = {*wanted.builtin, *(file.stem for file in files_in(wanted.directory))}
+    for name in wanted.names:
+        if name not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise UsageError("no_pipeline", f"there is no pipeline {name}; there are: {listed}")
+    if not known:
+        raise UsageError("no_pipeline", f"there is no pipeline in {wanted.directory}")
+
+
+def _run_locked(options: argparse.Namespace, data: Path, wanted: Any) -> int:
+    from smbroker.spark.pipelines.query import Target
+    from smbroker.spark.pipelines.runner import Runner
+    from smbroker.spark.process import spark_process
+
+    token_file = options.token_file or data / TOKEN
+    progress = _Progress(options.quiet)
+    progress.say("starting Spark")
+    runner: Runner | None = None
+    failed = 0
+    try:
+        with spark_process(options.master, options.verbose) as spark:
+            raise_stopped_on_signals()  # Spark has put its own in place
+            runner = Runner(spark, Target(data, options.url, lambda: _token(token_file)), wanted, progress)
+            try:
+                failed = _in_thread(lambda: runner.run(options.once, progress.show), runner.stopping)
+            except Stopped:
+                runner.tell_stopped()
+    except Stopped:
+        pass
+    progress.clear()
+    if options.once and runner:
+        for one in runner.statuses:
+            said = one.error["reason"] if one.error else f"read up to offset {one.offset or 0}"
+            progress.say(f"{one.name}: {said}")
+    return FAILED if failed and options.once else 0
+
+
+def _in_thread(work: Callable[[], int], stopping: threading.Event) -> int:
+    """Here signals are waited for; the work ends soon after one."""
+    results: list[int] = []
+    failures: list[BaseException] = []
+
+    def worked() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:  # carried over to the thread that waits
+            failures.append(error)
+
+    thread = threading.Thread(target=worked, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(0.2)
+    except Stopped:
+        _hush()
+        stopping.set()
+        thread.join(STOP_PATIENCE)
+        raise
+    if failures:
+        raise failures[0]
+    return results[0]
+
+
+def _hush() -> None:
+    """What is cut short complains; nobody needs to hear that."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _token(file: Path) -> str | None:
+    try:
+        return file.read_text().strip() or None
+    except OSError:
+        return None
+
+
+class _Progress:
+    """One line on a terminal that is written over; lines of talk go above it."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._on_terminal = sys.stderr.isatty() and not quiet
+        self._shown = 0.0
+        self._length = 0
+
+    def say(self, text: str) -> None:
+        self.clear()
+        if not self._quiet:
+            terminal.say(text)
+
+    def warn(self, text: str) -> None:
+        self.clear()
+        terminal.warn(text)
+
+    def show(self, statuses: "list[PipelineStatus]") -> None:
+        now = time.monotonic()
+        if not self._on_terminal or now - self._shown < PROGRESS_EVERY:
+            return
+        self._shown = now
+        running = sum(one.state == "running" for one in statuses)
+        rate = sum(one.rows_per_second for one in statuses)
+        backlog = max((one.backlog or 0 for one in statuses), default=0)
+        text = f"{running} of {len(statuses)} running · {rate:,.0f} rows/s · backlog {backlog:,}"
+        self.clear()
+        sys.stderr.write(text)
+        sys.stderr.flush()
+        self._length = len(text)
+
+    def clear(self) -> None:
+        if self._length:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._length = 0
+
+
+# --- check ---
+
+
+def _check(options: argparse.Namespace, _config: Config) -> int:
+    if not options.names:
+        raise UsageError("no_file", "check: name the files, such as pipelines/*.sql")
+    try:
+        from smbroker.spark.pipelines import files
+    except ImportError as error:
+        raise UsageError("no_spark", NO_SPARK) from error
+    from smbroker.spark.pipelines.problem import Problem
+
+    sound: list[Pipeline] = []
+    bad = 0
+    for name in options.names:
+        try:
+            sound.append(files.read(Path(name)))
+        except Problem as problem:
+            bad += 1
+            terminal.error(problem.text)
+    if sound:
+        bad += _check_in_spark(sound, options)
+    return FAILED if bad else 0
+
+
+def _check_in_spark(sound: "list[Pipeline]", options: argparse.Namespace) -> int:
+    _runnable()
+    from smbroker.spark.pipelines.check import check
+    from smbroker.spark.process import spark_process
+
+    bad = 0
+    with spark_process(options.master, options.verbose) as spark:
+        for pipeline, problem in check(spark, sound):
+            if problem:
+                bad += 1
+                terminal.error(problem.text)
+            else:
+                terminal.write(f"{pipeline.file}: sound\n".encode())
+    return bad
+
+
+# --- status and reset ---
+
+
+def _status(options: argparse.Namespace, config: Config) -> int:
+    from smbroker.spark.pipelines import status
+
+    data = _data(options, config)
+    told = status.read(data)
+    if told is None:
+        terminal.fail(f"no pipelines have run on {data}; start them with: smb pipeline run")
+    lines: list[tuple[str, ...]] = [("pipeline", "state", "since", "rows/s", "batch", "ms", "offset", "backlog", "to")]
+    for one in told["pipelines"]:
+        numbers = (_number(one.get(key)) for key in ("rows_per_second", "batch", "batch_ms", "offset", "backlog"))
+        target = " ".join(filter(None, (one.get("table") and f"table {one['table']}", one.get("topic"))))
+        lines.append((one["name"], one["state"], one["since"], *numbers, target))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (cell.rjust(width) if 3 <= place <= 7 else cell.ljust(width) for place, (cell, width) in
+                 enumerate(zip(line, widths, strict=True)))  # fmt: skip
+        terminal.write(("  ".join(cells).rstrip() + "\n").encode())
+    errors = [one["error"] for one in told["pipelines"] if one.get("error")]
+    for error in errors:
+        terminal.error(f"{error['file']}:{error['line']}: {error['reason']}")
+    return FAILED if errors else 0
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _reset(options: argparse.Namespace, config: Config) -> int:
+    from smbroker.spark.pipelines import reset
+
+    if len(options.names) != 1:
+        raise UsageError("no_pipeline", "reset: name one pipeline")
+    (name,) = options.names
+    start = None
+    if options.start is not None:
+        try:
+            start = arguments.whole_number(options.start, 0, 2**62)
+        except UsageError as error:
+            raise UsageError(error.code, f"--from {options.start}: {error.text}") from error
+    data = _data(options, config)
+    if not data.is_dir():
+        raise UsageError("no_data", f"{data}: there is no such directory; --data says where it is")
+    with Lock(data / LOCK):
+        table = reset.table_of(data, name)
+        known = reset.reset(data, name, start, options.drop_table)
+    if not known and start is None:
+        terminal.fail(f"{name} has not run on {data}: there is nothing to reset")
+    where = f"offset {start}" if start is not None else "the first message there is"
+    terminal.say(f"{name} begins again at {where}")
+    if table and not options.drop_table:
+        terminal.say(f"table {table} keeps its rows: what is read again is added again, unless the pipeline has a key")
+    return 0
+
+
+ACTIONS = {"run": _run, "check": _check, "status": _status, "reset": _reset}

@@ -1,0 +1,59 @@
+"""The ports that a command will listen on, found before anything is started beside it; and how people call programs."""
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from smbroker.model.errors import UsageError
+from smbroker.server import listeners
+from smbroker.server.config import Config
+
+
+def settled(config: Config, command: str) -> list[listeners.Endpoint]:
+    """The listeners with the ports that they will have; UsageError names all that cannot be had."""
+    bound, taken = [], []
+    for text in config.listen:
+        wanted = listeners.endpoint(text)
+        try:
+            bound.append(listeners.bind(wanted, config))
+        except UsageError as error:
+            if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EADDRINUSE:
+                raise
+            taken.append(wanted)
+    for one in bound:
+        for sock in (one.stream, one.datagram):
+            if sock:
+                sock.close()
+    if taken:
+        raise UsageError("bind", _what_to_do(taken, config.listen, command))
+    return [one.endpoint for one in bound]
+
+
+def _what_to_do(taken: Sequence[listeners.Endpoint], listen: Sequence[str], command: str) -> str:
+    ports = " and ".join(f"port {one.port} ({one.kind} on {one.host})" for one in taken)
+    others = [str(replace(one, port=0)) if one in taken else str(one) for one in map(listeners.endpoint, listen)]
+    options = " ".join(f"--listen {one}" for one in others)
+    again = (
+        f"make run ARGS='{options}'" if "MAKELEVEL" in os.environ else f"{typed_before(sys.argv[0])}{command} {options}"
+    )
+    return f"{ports} already in use; stop what uses it, or take a free one: {again}"
+
+
+# --- how people call the programs ---
+
+
+def typed_before(started_as: str) -> str:
+    """What to type before a program's name: nothing if the shell finds it, else its folder, as short as can be."""
+    folder = Path(started_as).parent
+    if not (folder / "smbpublish").exists():
+        folder = Path(sys.executable).parent
+    found = shutil.which("smbpublish")
+    if found and (folder / "smbpublish").exists() and Path(found).samefile(folder / "smbpublish"):
+        return ""
+    if folder.is_absolute() and folder.is_relative_to(Path.cwd()):
+        folder = folder.relative_to(Path.cwd())
+    return f"{folder}/"

@@ -1,0 +1,73 @@
+"""`smb table ls | show`: what the tables hold. Needs neither Spark nor Java, nor a running broker."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from smbroker.cli import arguments, terminal
+from smbroker.model.errors import UsageError
+from smbroker.server import config as configuration
+
+USAGE = """smb table ls [--data DIR]
+       smb table show NAME [--limit N] [--data DIR]"""
+EXAMPLES = """\
+  smb table ls
+  smb table show archive --limit 3
+"""
+LIMIT = 20
+MAX_LIMIT = 1_000_000
+
+
+def main(words: Sequence[str]) -> int:
+    parser = arguments.parser("smb table", "The tables that pipelines have written.", USAGE, EXAMPLES)
+    parser.add_argument("action", choices=["ls", "show"], metavar="ls|show", help="all tables, or rows of one")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="show: the table")
+    parser.add_argument("--data", metavar="DIR", help="data directory (default smb-data)")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="settings, for the data directory")
+    parser.add_argument("--limit", metavar="N", default=str(LIMIT), help="show: so many rows (default %(default)s)")
+    options = parser.parse_intermixed_args(words)
+    try:
+        config = configuration.load(options.config) if options.config else configuration.Config()
+        data = Path(options.data or config.data)
+        return _ls(data) if options.action == "ls" else _show(data, options)
+    except BrokenPipeError:  # the reader has seen enough
+        return 0
+    except ImportError:
+        terminal.fail("tables need the package deltalake: pip install 'smbroker[spark]'")
+    except UsageError as error:
+        terminal.fail(error.text, 1 if error.code == "no_table" else arguments.BAD_ARGUMENTS)
+
+
+def _ls(data: Path) -> int:
+    from smbroker.spark.tables import tables
+
+    found = list(tables(data))
+    if not found:
+        terminal.say(f"there are no tables in {data}; pipelines make them: smb pipeline run")
+        return 0
+    lines: list[tuple[str, ...]] = [("table", "rows", "files", "bytes", "version", "columns")]
+    for one in found:
+        numbers = (f"{number:,}" for number in (one.rows, one.files, one.bytes, one.version))
+        lines.append((one.name, *numbers, ", ".join(name for name, _ in one.columns)))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (cell.rjust(width) if 1 <= place <= 4 else cell.ljust(width) for place, (cell, width) in
+                 enumerate(zip(line, widths, strict=True)))  # fmt: skip
+        terminal.write(("  ".join(cells).rstrip() + "\n").encode())
+    return 0
+
+
+def _show(data: Path, options: argparse.Namespace) -> int:
+    from smbroker.spark.tables import last_rows
+
+    if not options.name:
+        raise UsageError("no_name", "show: name the table; smb table ls lists them")
+    try:
+        limit = arguments.whole_number(options.limit, 1, MAX_LIMIT)
+    except UsageError as error:
+        raise UsageError(error.code, f"--limit {options.limit}: {error.text}") from error
+    rows = last_rows(data, options.name, limit)
+    lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+    terminal.write("".join(lines).encode("utf-8", "backslashreplace"))
+    return 0

@@ -1,0 +1,1 @@
+"""The pipelines that come with the product, written as anyone would write theirs."""

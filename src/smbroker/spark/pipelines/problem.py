@@ -1,0 +1,18 @@
+"""What is wrong with a pipeline, and where: FILE:LINE: reason. Lines are those of the file, header included."""
+
+from pathlib import Path
+from typing import Any
+
+from smbroker.model.errors import SmbError
+
+
+class Problem(SmbError):
+    """The author of the file must act."""
+
+    def __init__(self, file: Path, line: int, reason: str) -> None:
+        self.file, self.line = file, max(line, 1)
+        self.reason = " ".join(reason.split())  # one line, whatever Spark or Python said
+        super().__init__("bad_pipeline", f"{file}:{self.line}: {self.reason}")
+
+    def as_json(self) -> dict[str, Any]:
+        return {"file": str(self.file), "line": self.line, "reason": self.reason}

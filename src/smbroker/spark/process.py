@@ -1,0 +1,113 @@
+"""The long-lived Spark process of the pipelines: its session, its noise, its end.
+
+The JVM and Python's workers print much that is of no use: it is read away, and the end of it kept, to be shown if Spark
+does not start. At the end the JVM and what it started are killed: nothing depends on a clean end, which takes long.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from smbroker.model.errors import UsageError
+from smbroker.spark.session import missing_java, session
+
+SETTINGS = {
+    "spark.driver.memory": "2g",
+    "spark.driver.maxResultSize": "256m",  # of one batch in memory; larger ones go by way of the disk
+    "spark.scheduler.mode": "FAIR",  # a long batch does not hold up the other pipelines
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+}
+KEPT_LINES = 200
+
+
+class Noise:
+    """What child processes print, read in a thread; the last lines of it."""
+
+    def __init__(self) -> None:
+        self.lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._end, self._into = os.pipe()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with os.fdopen(self._end, errors="replace") as stream:
+            for line in stream:
+                self.lines.append(line.rstrip()[:500])
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Processes that are started meanwhile print here, for as long as they live."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        own = os.dup(1), os.dup(2)
+        try:
+            os.dup2(self._into, 1)
+            os.dup2(self._into, 2)
+            yield
+        finally:
+            for number, kept in enumerate(own, 1):
+                os.dup2(kept, number)
+                os.close(kept)
+
+
+@contextmanager
+def spark_process(master: str, verbose: bool = False) -> Iterator[SparkSession]:
+    """Raises UsageError if Spark cannot run."""
+    if missing := missing_java():
+        raise UsageError("no_java", missing)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    noise = Noise()
+    try:
+        if verbose:
+            spark = session(master, **SETTINGS)
+        else:
+            with noise.caught():
+                spark = session(master, **SETTINGS)
+    except Exception as error:
+        last = "\n".join([*list(noise.lines)[-20:], f"Spark does not start: {error}"])
+        raise UsageError("no_spark", last) from error
+    if not verbose:
+        spark.sparkContext.setLogLevel("OFF")  # what goes wrong with a pipeline is told by the runner
+    try:
+        yield spark
+    finally:
+        _end(spark)
+
+
+def _end(spark: SparkSession) -> None:
+    java = getattr(SparkContext._gateway, "proc", None)
+    if java is None:  # not ours
+        spark.stop()
+        return
+    family = _descendants(java.pid)
+    java.kill()
+    java.wait()
+    for pid in family:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:  # it went with the JVM
+            pass
+
+
+def _descendants(pid: int) -> list[int]:
+    """Python's workers: they notice that the JVM is gone, but some only after a while."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir() if Path("/proc/self/stat").exists() else ():
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split() if entry.name.isdigit() else []
+        except OSError:  # it has ended meanwhile
+            continue
+        if fields:
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found = [pid]
+    for each in found:
+        found += children.get(each, [])
+    return found[1:]

@@ -1,0 +1,258 @@
+"""Delta tables: DIR/tables/NAME, written here alone, one transaction per batch and query.
+
+    TableWriter(path, key).write(rows, query, batch)      one per table, in the process of the pipelines
+    tables(data), last_rows(data, name, limit)            for anyone, without Spark
+
+Rows and the note *query has written batch* (Delta's application transaction) are one commit. A batch that the table
+has a note of is not written again; delta-rs does not refuse that by itself. Any reader sees whole batches only.
+
+A new column is added to the table; a column whose type has changed is an error that says what to do. Small files are
+packed, and files that no version of the last hour needs are removed, by the same writer between two batches.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import TableNotFoundError
+
+from smbroker.model.errors import UsageError
+
+TABLES = "tables"  # within the data directory
+PACK_AFTER = 100  # commits; each is a file, and every one of them costs all later commits time
+VACUUM_AFTER = 600.0  # seconds
+KEPT_HOURS = 1  # how long a reader may take over the version that it opened
+SETTINGS = {
+    "delta.logRetentionDuration": "interval 6 hours",  # a commit a second is a file a second
+    "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hours",
+}
+_ORDERED = (pa.types.is_timestamp, pa.types.is_integer, pa.types.is_date)
+
+
+class TableWriter:
+    """The one writer of a table. `key`: rows replace those with the same key; `complete`: all that were there."""
+
+    def __init__(self, path: Path, key: Sequence[str] = (), complete: bool = False) -> None:
+        self.path = path
+        self._key = tuple(key)
+        self._complete = complete
+        self._table = _opened(path)
+        self._commits = PACK_AFTER if self._table else 0  # whoever wrote before may have left small files
+        self._vacuumed = 0.0
+
+    def has(self, query: str, batch: int) -> bool:
+        written = self._table.transaction_version(query) if self._table else None
+        return written is not None and written >= batch
+
+    def write(self, rows: pa.Table | pa.RecordBatchReader, query: str, batch: int) -> bool:
+        """False if there is nothing to do: no rows, or the batch is in the table already."""
+        if self.has(query, batch):
+            return False
+        if isinstance(rows, pa.Table) and not rows.num_rows and not self._complete:
+            return False
+        _check(rows.schema, self.path.name)
+        note = CommitProperties(app_transactions=[Transaction(query, batch)])
+        if self._table is None:
+            self._create(rows, note)
+        elif self._complete:
+            write_deltalake(self._table, rows, mode="overwrite", schema_mode="overwrite", commit_properties=note)
+        else:
+            _check_change(_schema(self._table), rows.schema, self.path)
+            if self._key:
+                self._merge(rows, note)
+            else:
+                write_deltalake(self._table, rows, mode="append", schema_mode="merge", commit_properties=note)
+        assert self._table
+        self._table.update_incremental()
+        self._commits += 1
+        return True
+
+    def _create(self, rows: pa.Table | pa.RecordBatchReader, note: CommitProperties) -> None:
+        """The table and its first rows are one commit."""
+        first = _last_of_each(rows, self._key) if self._key else rows
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_deltalake(self.path, first, mode="append", configuration=SETTINGS, commit_properties=note)
+        self._table = DeltaTable(self.path)
+
+    def _merge(self, rows: pa.Table | pa.RecordBatchReader, note: CommitProperties) -> None:
+        last = _last_of_each(rows, self._key)
+        assert self._table
+        merger = self._table.merge(
+            last,
+            _predicate(last, self._key),
+            source_alias="source",
+            target_alias="target",
+            merge_schema=True,
+            commit_properties=note,
+        )
+        merger.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def tidy(self, now: float | None = None) -> bool:
+        """Packs small files after so many commits, and removes those that nobody needs; whether it did anything."""
+        if self._table is None or self._commits < PACK_AFTER:
+            return False
+        now = time.monotonic() if now is None else now
+        self._table.optimize.compact()
+        self._commits = 0
+        if not self._vacuumed or now - self._vacuumed >= VACUUM_AFTER:
+            self._table.vacuum(KEPT_HOURS, dry_run=False, enforce_retention_duration=False)
+            self._table.create_checkpoint()
+            self._table.cleanup_metadata()
+            self._vacuumed = now
+        self._table.update_incremental()
+        return True
+
+
+def _opened(path: Path) -> DeltaTable | None:
+    try:
+        return DeltaTable(path)
+    except TableNotFoundError:
+        return None
+
+
+def _schema(table: DeltaTable) -> pa.Schema:
+    return pa.schema(table.schema().to_arrow())
+
+
+# --- upsert ---
+
+
+def _last_of_each(rows: pa.Table | pa.RecordBatchReader, key: Sequence[str]) -> pa.Table:
+    """Of rows with the same key the last: a merge would take them all."""
+    whole = rows if isinstance(rows, pa.Table) else rows.read_all()
+    numbered = whole.select(list(key)).append_column("", pa.array(range(whole.num_rows), pa.int64()))
+    last = numbered.group_by(list(key)).aggregate([("", "max")]).column("_max")
+    return whole if len(last) == whole.num_rows else whole.take(last.take(pc.sort_indices(last)))
+
+
+def _predicate(rows: pa.Table, key: Sequence[str]) -> str:
+    """Equal keys, null to null; and between which values they lie, so that other files are not read."""
+    terms = [f'(target."{name}" IS NOT DISTINCT FROM source."{name}")' for name in key]
+    for name in key:
+        column = rows.column(name)
+        if column.null_count or not any(ordered(column.type) for ordered in _ORDERED):
+            continue
+        ends = pc.min_max(column)
+        terms += [f'(target."{name}" {sign} {_literal(ends[end])})' for sign, end in ((">=", "min"), ("<=", "max"))]
+    return " AND ".join(terms)
+
+
+def _literal(scalar: pa.Scalar) -> str:
+    if pa.types.is_integer(scalar.type):
+        return str(scalar.as_py())
+    if pa.types.is_date(scalar.type):
+        return f"arrow_cast('{scalar.as_py().isoformat()}', 'Date32')"
+    zone = 'Some("UTC")' if scalar.type.tz else "None"
+    return f"arrow_cast('{scalar.as_py().isoformat()}', 'Timestamp(Microsecond, {zone})')"
+
+
+# --- types ---
+
+
+def _check(schema: pa.Schema, table: str) -> None:
+    for field in schema:
+        if pa.types.is_null(field.type) or pa.types.is_duration(field.type) or pa.types.is_interval(field.type):
+            text = f"column {field.name} is {field.type}, which a table cannot hold (table {table}); cast it"
+            raise UsageError("bad_column", text)
+
+
+def _check_change(there: pa.Schema, new: pa.Schema, path: Path) -> None:
+    for field in new:
+        place = there.get_field_index(field.name)
+        if place >= 0 and not _same(there.field(place).type, field.type):
+            was, now = there.field(place).type, field.type
+            text = f"column {field.name} is {was} in table {path.name} and would become {now}: give it another name, "
+            raise UsageError("bad_column", text + f"cast it, or remove the table ({path})")
+
+
+def _same(one: pa.DataType, other: pa.DataType) -> bool:
+    """Equal but for what may be null, and for the width of lengths."""
+    if pa.types.is_nested(one) or pa.types.is_nested(other):
+        if one.num_fields != other.num_fields or _family(one) != _family(other):
+            return False
+        pairs = [(one.field(place), other.field(place)) for place in range(one.num_fields)]
+        named = pa.types.is_struct(one)
+        return all((not named or a.name == b.name) and _same(a.type, b.type) for a, b in pairs)
+    return bool(_family(one) == _family(other))
+
+
+def _family(kind: pa.DataType) -> Any:
+    families = {
+        "text": (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+        "bytes": (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+        "list": (pa.types.is_list, pa.types.is_large_list, pa.types.is_list_view),
+        "struct": (pa.types.is_struct,),
+        "map": (pa.types.is_map,),
+    }
+    return next((name for name, tests in families.items() if any(test(kind) for test in tests)), kind)
+
+
+# --- for anyone ---
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    name: str
+    rows: int
+    files: int
+    bytes: int
+    version: int
+    columns: tuple[tuple[str, str], ...]  # name, type
+
+
+def tables(data: Path) -> Iterator[TableInfo]:
+    for path in sorted((data / TABLES).iterdir()) if (data / TABLES).is_dir() else ():
+        if not path.name.startswith(".") and (table := _opened(path)):
+            yield _info(path.name, table)
+
+
+def _info(name: str, table: DeltaTable) -> TableInfo:
+    files = pa.table(table.get_add_actions(flatten=True))
+    columns = tuple((field.name, str(field.type)) for field in _schema(table))
+    rows, size = (pc.sum(files.column(column)).as_py() or 0 for column in ("num_records", "size_bytes"))
+    return TableInfo(name, rows, files.num_rows, size, table.version(), columns)
+
+
+def last_rows(data: Path, name: str, limit: int) -> list[dict[str, Any]]:
+    """The last rows by time where there is one (`ts`, `window_start` …), otherwise any. Raises UsageError."""
+    table = _opened(data / TABLES / name) if name and "/" not in name and not name.startswith(".") else None
+    if table is None:
+        known = ", ".join(info.name for info in tables(data)) or "none"
+        raise UsageError("no_table", f"there is no table {name} in {data / TABLES}; there are: {known}")
+    schema = _schema(table)
+    order = next((field.name for field in schema if field.name == "offset"), None)
+    order = order or next((field.name for field in schema if pa.types.is_timestamp(field.type)), None)
+    dataset = table.to_pyarrow_dataset()
+    if order is None:
+        return _as_json(dataset.head(limit))
+    return _as_json(_newest(dataset, order, limit))
+
+
+def _newest(dataset: Any, order: str, limit: int) -> pa.Table:
+    """By a bounded number of rows in memory: the best so far, and one batch."""
+    best: pa.Table | None = None
+    for batch in dataset.to_batches():
+        piece = pa.Table.from_batches([batch])
+        best = piece if best is None else pa.concat_tables([best, piece])
+        best = best.take(pc.select_k_unstable(best, limit, [(order, "descending")]))
+    whole = dataset.schema.empty_table() if best is None else best
+    return whole.take(pc.sort_indices(whole, [(order, "ascending")]))
+
+
+def _as_json(rows: pa.Table) -> list[dict[str, Any]]:
+    return [{name: _plain(value) for name, value in row.items()} for row in rows.to_pylist()]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return value.isoformat() if hasattr(value, "isoformat") else value

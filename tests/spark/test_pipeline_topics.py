@@ -1,0 +1,137 @@
+"""From messages at a real broker to tables and derived topics: SQL and Python, built-in ones, feedback."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from flow.house import Broker, Udp, wait_for
+from smbroker.log.reader import LogReader
+from smbroker.log.rows import as_json
+from smbroker.spark.pipelines.runner import BUILTIN
+from spark.runnerkit import PATIENCE, rows_of, run_once, started, wait_rows
+
+ROOMS = """\
+-- from: house/+/temperature
+-- watermark: 10 seconds
+-- mode: update
+-- table: rooms
+-- key: room, start
+-- topic: derived/{room}/mean
+SELECT levels[1] AS room, window.start AS start, avg(value) AS mean
+FROM messages
+GROUP BY levels[1], window(ts, '1 day')
+"""
+DOUBLED = """\
+TOPIC = "doubled/{topic}"
+
+def transform(messages):
+    return messages.where("value IS NOT NULL").selectExpr("topic", "2 * value AS payload")
+"""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(kinds=("udp", "web"), data=tmp_path / "data") as made:
+        yield made
+
+
+def url(broker: Broker) -> str:
+    return f"http://127.0.0.1:{broker.ports['web']}"
+
+
+def logged(broker: Broker, prefix: str = "") -> list[dict[str, Any]]:
+    reader = LogReader(broker.data / "log")
+    rows = [row for batch in reader.read(reader.first_offset) for row in as_json(batch)]
+    return [row for row in rows if row["topic"].startswith(prefix)]
+
+
+def publish(broker: Broker, *messages: tuple[str, str]) -> None:
+    """Each is in the log when this returns."""
+    client = broker.udp()
+    for topic, text in messages:
+        client.send(f"P|{topic}|{text}".encode())
+        assert client.receive() == b"Hello Publisher!"
+
+
+def test_a_table_and_topics_of_sql_and_python_without_feedback(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    pipelines = tmp_path / "pipelines"
+    pipelines.mkdir()
+    (pipelines / "rooms.sql").write_text(ROOMS)
+    (pipelines / "doubled.py").write_text(DOUBLED)
+    publish(broker, ("house/kitchen/temperature", "20"), ("house/hall/temperature", "10"), ("house/hall/light", "on"))
+    run_once(spark, broker.data, pipelines, url=url(broker))
+    publish(broker, ("house/kitchen/temperature", "22"))
+    run_once(spark, broker.data, pipelines, url=url(broker))
+    run_once(spark, broker.data, pipelines, url=url(broker))  # derived messages are there to be read, but not our own
+    means = {row["room"]: row["mean"] for row in rows_of(broker.data, "rooms")}
+    assert means == {"kitchen": 21.0, "hall": 10.0}
+    derived = [(row["topic"], json.loads(row["text"])["mean"], row["client"]) for row in logged(broker, "derived/")]
+    assert sorted(derived) == [
+        ("derived/hall/mean", 10.0, "pipeline:rooms"),
+        ("derived/kitchen/mean", 20.0, "pipeline:rooms"),
+        ("derived/kitchen/mean", 21.0, "pipeline:rooms"),
+    ]
+    doubled = [(row["topic"], row["text"]) for row in logged(broker, "doubled/")]
+    assert sorted(doubled) == [
+        ("doubled/house/hall/temperature", "20.0"),
+        ("doubled/house/kitchen/temperature", "40.0"),
+        ("doubled/house/kitchen/temperature", "44.0"),
+    ]
+
+
+def test_statistics_are_stored_and_told_live(spark: SparkSession, broker: Broker) -> None:
+    watching = broker.udp()
+    watching.send(b"s$stats/#")
+    publish(broker, *(("lab/ph", str(value)) for value in range(1, 21)), ("lab/note", "no number"))
+    with started(spark, broker.data, None, "statistics", "archive", url=url(broker)):
+        told = [heard(watching), heard(watching)]
+        wait_rows(broker.data, "archive", 21)
+        wait_rows(broker.data, "statistics", 2)
+    found = {row["topic"]: row for row in rows_of(broker.data, "statistics")}
+    ph = found["lab/ph"]
+    assert (ph["count"], ph["min"], ph["mean"], ph["max"], ph["p50"], ph["p95"]) == (20, 1.0, 10.5, 20.0, 10.0, 19.0)
+    assert ph["rate"] > 0
+    assert (found["lab/note"]["count"], found["lab/note"]["mean"]) == (1, None)
+    live = dict(told)
+    assert live["$stats/lab/ph"]["mean"] == 10.5
+    assert live["$stats/lab/note"]["mean"] is None
+    assert not logged(broker, "$stats")
+
+
+def test_silence_and_return_are_told(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """The built-in file, with less patience."""
+    pipelines = tmp_path / "pipelines"
+    pipelines.mkdir()
+    text = (BUILTIN / "silence.py").read_text().replace("LEAST = 10_000", "LEAST = 1_500")
+    (pipelines / "silence.py").write_text(text)
+    watching = broker.udp()
+    watching.send(b"s$alerts/silence/#")
+    with started(spark, broker.data, pipelines, url=url(broker)):
+        publish(broker, *(("pump/flow", str(value)) for value in range(10)))
+        topic, alert = heard(watching)
+        assert (topic, alert["state"]) == ("$alerts/silence/pump/flow", "silent")
+        publish(broker, ("pump/flow", "11"))
+        topic, alert = heard(watching)
+        assert (topic, alert["state"]) == ("$alerts/silence/pump/flow", "returned")
+    assert [json.loads(row["text"])["state"] for row in logged(broker, "$alerts")] in (
+        ["silent", "returned"],
+        ["silent", "returned", "silent"],  # if it went on that long
+    )
+
+
+def heard(watching: Udp) -> tuple[str, Any]:
+    def received() -> bytes | None:
+        try:
+            return watching.receive()
+        except TimeoutError:
+            return None
+
+    datagram = wait_for(received, "a message", PATIENCE)
+    topic, _, text = datagram.decode().partition(";")
+    return topic, json.loads(text)

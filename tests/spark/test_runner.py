@@ -1,0 +1,169 @@
+"""Pipelines as the runner runs them: files to tables, bad files beside good ones, changes, restarts, status."""
+
+import json
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from flow.house import wait_for
+from log.logkit import ORIGINS
+from spark.runnerkit import PATIENCE, rows_of, run_once, started, wait_rows
+from spark.sparkkit import Store
+
+NUMBERS = "-- from: p\n-- table: numbers\nSELECT offset, value FROM messages WHERE value IS NOT NULL\n"
+
+
+def directory(tmp_path: Path, **files: str) -> Path:
+    made = tmp_path / "pipelines"
+    made.mkdir(exist_ok=True)
+    for name, text in files.items():
+        stem, _, suffix = name.rpartition("_")
+        (made / f"{stem}.{suffix}").write_text(text)
+    return made
+
+
+def test_bad_files_are_told_with_their_line_and_the_others_run(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    store.publish_payloads([b"1", b"x", b"3.5"], ORIGINS[1])
+    pipelines = directory(
+        tmp_path,
+        numbers_sql=NUMBERS,
+        syntax_sql="-- table: s1\nSELECT offset\nFORM messages\n",
+        column_sql="-- table: s2\n-- every: 1 second\nSELECT offset,\n       wrong\nFROM messages\n",
+        header_sql="-- table: s3\n-- evry: 1 second\nSELECT offset FROM messages\n",
+        plan_sql="-- table: s4\nSELECT topic, count(*) AS n FROM messages GROUP BY topic\n",
+        key_sql="-- table: s5\n-- key: nothing\nSELECT offset FROM messages\n",
+        same_sql="-- from: p\n-- table: numbers\nSELECT offset FROM messages\n",
+        static_sql="-- table: s6\nSELECT 1 AS one\n",
+        twice_py="TABLE = 's7'\n\ndef transform(messages):\n    return messages.select('offset', 'wrong')\n",
+        broken_py="TABLE = 's8'\n\ndef transform(messages):\n    x = 1 / 0\n    return messages\n",
+        worker_py=(
+            "TABLE = 's9'\nfrom pyspark.sql.functions import udf\n\ndef transform(messages):\n"
+            "    @udf('int')\n    def bad(offset):\n        raise ValueError('no number')\n"
+            "    return messages.select('offset', bad('offset').alias('bad'))\n"
+        ),
+        divide_sql="-- table: s10\n\nSELECT offset,\n       1 / (offset - offset) AS x\nFROM messages\n",
+    )
+    running = run_once(spark, store.path, pipelines)
+    assert [(row["offset"], row["value"]) for row in rows_of(store.path, "numbers")] == [(0, 1.0), (2, 3.5)]
+    errors = {one.name: one.error for one in running.runner.statuses if one.error}
+    found = {name: (error["line"], error["reason"]) for name, error in errors.items()}
+    wanted = {
+        "syntax": (3, "Syntax error at or near"),
+        "column": (4, "`wrong` cannot be resolved"),
+        "header": (2, "unknown key evry"),
+        "plan": (1, "without watermark"),
+        "key": (2, "there is no column nothing; the columns are offset"),
+        "same": (2, "table numbers is written by numbers.sql; one writer each"),
+        "static": (1, "it does not read messages"),
+        "twice": (4, "`wrong` cannot be resolved"),
+        "broken": (4, "ZeroDivisionError: division by zero"),
+        "worker": (7, "ValueError: no number"),
+        "divide": (4, "Division by zero"),
+    }
+    assert found.keys() == wanted.keys()
+    for name, (line, reason) in wanted.items():
+        assert found[name][0] == line, (name, found[name])
+        assert reason in found[name][1], (name, found[name])
+    assert f"{pipelines / 'syntax.sql'}:3: " in "\n".join(running.said)
+
+
+def test_files_are_picked_up_while_the_others_go_on(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    store.publish_payloads([b"1"], ORIGINS[1])
+    pipelines = directory(tmp_path, numbers_sql=NUMBERS)
+    with started(spark, store.path, pipelines) as running:
+        wait_rows(store.path, "numbers", 1)
+        began = running.wait_state("numbers", "running").since
+        directory(tmp_path, late_sql="-- table: late\nSELECT offset FORM messages\n")
+        error = running.wait_state("late", "failed").error
+        assert error["line"] == 2
+        directory(tmp_path, late_sql="-- table: late\nSELECT offset, 'a' AS v FROM messages\n")
+        wait_rows(store.path, "late", 1)
+        assert running.status("late").error is None
+        directory(tmp_path, late_sql="-- table: late\nSELECT offset, 'changed' AS v FROM messages\n")
+        wait_for(lambda: any("has changed" in line for line in running.said[-3:]), "change", PATIENCE)
+        store.publish_payloads([b"2"], ORIGINS[1])
+        assert [row["v"] for row in sorted(wait_rows(store.path, "late", 2), key=lambda row: row["offset"])] == [
+            "a",
+            "changed",
+        ]
+        (pipelines / "late.sql").unlink()
+        wait_for(lambda: running.status("late") is None, "removed", PATIENCE)
+        wait_rows(store.path, "numbers", 2)
+        assert running.status("numbers").since == began
+        told = json.loads((store.path / "pipelines.json").read_text())["pipelines"]
+        assert [one["name"] for one in told] == ["numbers"]
+    told = json.loads((store.path / "pipelines.json").read_text())["pipelines"]
+    assert [(one["state"], one["offset"], one["table"]) for one in told] == [("stopped", 2, "numbers")]
+
+
+def test_a_query_that_fails_is_started_again_and_loses_nothing(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    """The first try of each process fails, as a flaky service would."""
+    flag = tmp_path / "flag"
+    store.publish_payloads([b"1", b"2"], ORIGINS[1])
+    text = (
+        "TABLE = 't'\nfrom pathlib import Path\nfrom pyspark.sql.functions import udf\n\ndef transform(messages):\n"
+        "    @udf('int')\n    def flaky(offset):\n"
+        f"        assert Path({str(flag)!r}).exists(), 'not yet'\n        return 1\n"
+        "    return messages.select('offset', flaky('offset').alias('one'))\n"
+    )
+    with started(spark, store.path, directory(tmp_path, flaky_py=text)) as running:
+        error = running.wait_state("flaky", "waiting").error
+        assert (error["line"], "not yet" in error["reason"]) == (8, True)
+        flag.touch()
+        assert [row["offset"] for row in wait_rows(store.path, "t", 2)] == [0, 1]
+        wait_for(lambda: running.status("flaky").error is None, "no error", PATIENCE)
+
+
+def test_what_retention_has_taken_is_told_and_the_pipeline_goes_on(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    pipelines = directory(tmp_path, all_sql="-- table: t\nSELECT offset FROM messages\n")
+    store.publish(3)
+    run_once(spark, store.path, pipelines)
+    store.publish(3)
+    store.seal()
+    store.publish(2)
+    store.forget_sealed()
+    running = run_once(spark, store.path, pipelines)
+    assert any("offset 3 is gone; the first there is is 6; it goes on there" in line for line in running.said)
+    assert sorted(row["offset"] for row in rows_of(store.path, "t")) == [0, 1, 2, 6, 7]
+
+
+def test_the_archive_has_every_message_whatever_it_is(spark: SparkSession, store: Store) -> None:
+    payloads = [b"1.5", b"\xff\xfe", b"", b'{"a": 1}', b"x" * 1_000_000]
+    store.publish_payloads(payloads, ORIGINS[1])
+    run_once(spark, store.path, None, "archive")
+    found = sorted(rows_of(store.path, "archive"), key=lambda row: row["offset"])
+    assert [row["payload"] for row in found] == payloads
+    assert [row["value"] for row in found] == [1.5, None, None, None, None]
+    assert [row["text"] for row in found][:4] == ["1.5", None, "", '{"a": 1}']
+    assert {row["topic"] for row in found} == {"p"}
+
+
+def test_variants_are_stored_as_text_and_large_batches_by_way_of_the_disk(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    from smbroker.spark.pipelines import files
+    from smbroker.spark.pipelines.frames import Place
+    from smbroker.spark.pipelines.query import PipelineQuery, Target
+
+    store.publish_payloads([b'{"a": [1, 2]}', b"no"], ORIGINS[1])
+    pipelines = directory(tmp_path, all_sql="-- table: t\nSELECT offset, ts, json, levels FROM messages\n")
+    query = PipelineQuery(spark, files.read(pipelines / "all.sql"), Target(store.path, ""), Place(store.path))
+    query._store = lambda rows, number: query._store_large(_storable(rows), number)  # type: ignore[method-assign]
+    query.start(once=True)
+    assert query._query is not None
+    assert query._query.awaitTermination(60)
+    found = sorted(rows_of(store.path, "t"), key=lambda row: row["offset"])
+    assert [row["json"] for row in found] == ['{"a":[1,2]}', None]
+    assert found[0]["ts"].tzinfo is not None
+
+
+def _storable(rows: object) -> object:
+    from smbroker.spark.pipelines.frames import storable
+
+    return storable(rows)  # type: ignore[arg-type]

@@ -1,0 +1,109 @@
+"""Delta tables: each batch once, upserts, columns that come and change, packing. No Spark."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from smbroker.model.errors import UsageError
+from smbroker.spark import tables
+from smbroker.spark.tables import TableWriter, last_rows
+
+UTC = pa.timestamp("us", "UTC")
+
+
+def rows(**columns: object) -> pa.Table:
+    return pa.table(columns)
+
+
+def content(path: Path) -> list[dict[str, object]]:
+    return DeltaTable(path).to_pyarrow_table().to_pylist()
+
+
+def test_a_batch_is_written_once_per_query(tmp_path: Path) -> None:
+    path = tmp_path / "tables" / "t"
+    assert TableWriter(path).write(rows(a=[1, 2]), "q", 0)
+    assert not TableWriter(path).write(rows(a=[1, 2]), "q", 0)  # another process, after a crash
+    writer = TableWriter(path)
+    assert writer.write(rows(a=[3]), "q", 1)
+    assert not writer.write(rows(a=[9]), "q", 1)
+    assert not writer.write(rows(a=[9]), "q", 0)
+    assert writer.write(rows(a=[4]), "another query", 0)
+    assert sorted(row["a"] for row in content(path)) == [1, 2, 3, 4]
+
+
+def test_an_empty_batch_makes_no_version(tmp_path: Path) -> None:
+    writer = TableWriter(tmp_path / "t")
+    assert not writer.write(rows(a=pa.array([], pa.int64())), "q", 0)
+    assert not (tmp_path / "t").exists()
+
+
+def test_an_upsert_replaces_rows_with_the_same_key(tmp_path: Path) -> None:
+    writer = TableWriter(tmp_path / "t", key=("k", "w"))
+    writer.write(rows(k=["a", "a", "b", None], w=pa.array([1, 1, 1, 1], UTC), v=[0, 1, 2, 3]), "q", 0)
+    writer.write(rows(k=["a", None, "c", "c"], w=pa.array([1, 1, 2, 2], UTC), v=[10, 30, 4, 5]), "q", 1)
+    assert {row["k"]: row["v"] for row in content(tmp_path / "t")} == {"a": 10, "b": 2, None: 30, "c": 5}
+    assert len(content(tmp_path / "t")) == 4
+
+
+def test_complete_mode_replaces_all(tmp_path: Path) -> None:
+    writer = TableWriter(tmp_path / "t", complete=True)
+    writer.write(rows(k=["a", "b"]), "q", 0)
+    writer.write(rows(k=["c"], n=[1]), "q", 1)
+    assert content(tmp_path / "t") == [{"k": "c", "n": 1}]
+
+
+@pytest.mark.parametrize("key", [(), ("k",)])
+def test_a_new_column_is_added_and_a_missing_one_is_null(tmp_path: Path, key: tuple[str, ...]) -> None:
+    writer = TableWriter(tmp_path / "t", key)
+    writer.write(rows(k=["a"], old=[1]), "q", 0)
+    writer.write(rows(k=["b"], new=["x"]), "q", 1)
+    found = sorted(content(tmp_path / "t"), key=lambda row: str(row["k"]))
+    assert found == [{"k": "a", "old": 1, "new": None}, {"k": "b", "old": None, "new": "x"}]
+
+
+@pytest.mark.parametrize("key", [(), ("k",)])
+def test_a_column_of_another_type_is_refused(tmp_path: Path, key: tuple[str, ...]) -> None:
+    writer = TableWriter(tmp_path / "t", key)
+    writer.write(rows(k=["a"], v=[1.5], s=[[{"x": 1}]]), "q", 0)
+    with pytest.raises(UsageError, match="column v is double in table t and would become int64: give it another name"):
+        writer.write(rows(k=["a"], v=[1]), "q", 1)
+    with pytest.raises(UsageError, match="column s is list"):
+        writer.write(rows(k=["a"], s=[[{"x": "text"}]]), "q", 1)
+    with pytest.raises(UsageError, match="column n is null, which a table cannot hold"):
+        writer.write(rows(n=pa.nulls(1)), "q", 1)
+    writer.write(rows(k=["b"], v=[2.5], s=[[{"x": 2}]]), "q", 1)
+    assert sorted(row["v"] for row in content(tmp_path / "t")) == [1.5, 2.5]
+
+
+def test_many_small_files_are_packed_and_batches_still_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "PACK_AFTER", 5)
+    monkeypatch.setattr(tables, "KEPT_HOURS", 0)
+    writer = TableWriter(tmp_path / "t")
+    for batch in range(5):
+        writer.write(rows(a=[batch]), "q", batch)
+        assert writer.tidy() == (batch == 4)
+    assert len(list((tmp_path / "t").glob("*.parquet"))) == 1
+    assert not TableWriter(tmp_path / "t").write(rows(a=[4]), "q", 4)
+    assert sorted(row["a"] for row in content(tmp_path / "t")) == [0, 1, 2, 3, 4]
+
+
+def test_a_reader_of_batches_is_as_good_as_a_table(tmp_path: Path) -> None:
+    writer = TableWriter(tmp_path / "t")
+    for batch in range(2):
+        writer.write(rows(a=list(range(5))).to_reader(2), "q", batch)
+    assert len(content(tmp_path / "t")) == 10
+
+
+def test_what_is_shown_of_tables(tmp_path: Path) -> None:
+    assert list(tables.tables(tmp_path)) == []
+    with pytest.raises(UsageError, match=r"there is no table x in .*; there are: none"):
+        last_rows(tmp_path, "x", 3)
+    writer = TableWriter(tmp_path / "tables" / "t")
+    writer.write(rows(offset=[3, 1], payload=[b"a\xff", b""], ts=pa.array([0, 1], UTC)), "q", 0)
+    writer.write(rows(offset=[2], payload=[b"b"], ts=pa.array([5], UTC)), "q", 1)
+    (info,) = tables.tables(tmp_path)
+    assert (info.name, info.rows, info.files) == ("t", 3, 2)
+    assert [row["offset"] for row in last_rows(tmp_path, "t", 2)] == [2, 3]
+    assert last_rows(tmp_path, "t", 1)[0]["payload"] == "a\\xff"

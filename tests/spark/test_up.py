@@ -1,0 +1,74 @@
+"""`smb up` and `smb demo` with pipelines: rows and derived topics come, one Ctrl-C ends it all."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from cli.programs import SCRIPTS
+from cli.test_demo import Demo
+from flow.house import Udp, wait_for
+from spark.runnerkit import PATIENCE, rows_of
+
+KINDS = ("udp", "padded", "typed", "web")
+STOP_LIMIT = 10.0  # seconds in which Ctrl-C ends everything
+
+
+@contextmanager
+def running(folder: Path, *words: str, path: str | None = None) -> Iterator[Demo]:
+    listen = [word for kind in KINDS for word in ("--listen", f"{kind}://127.0.0.1:0")]
+    environment = dict(os.environ) if path is None else {**os.environ, "PATH": path, "JAVA_HOME": ""}
+    process = subprocess.Popen(
+        [SCRIPTS / "smb", *words, "--data", folder / "data", *listen],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        cwd=folder,
+        env=environment,
+    )
+    with process:
+        one = Demo(process)
+        try:
+            yield one
+        finally:
+            for pid in one.living():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def test_the_demo_fills_tables_and_derives_topics_and_ends_with_one_signal(tmp_path: Path) -> None:
+    with running(tmp_path, "demo", "--seed", "1") as one:
+        ports = one.wait_until_ready()
+        watching = Udp(ports["udp"])
+        watching.send(b"sderived/#")
+        wait_for(lambda: rows_of(tmp_path / "data", "archive"), "rows in archive", PATIENCE)
+        assert watching.receive(PATIENCE).startswith(b"derived/house/")
+        os.killpg(one.process.pid, signal.SIGINT)  # as a terminal does
+        assert one.process.wait(STOP_LIMIT) == 0
+        wait_for(lambda: not one.living(), f"no process: {one.living()}", 2)
+        assert not one.err.has("Traceback"), "\n".join(one.err.all[-60:])
+
+
+def test_up_ends_when_it_alone_is_told_to(tmp_path: Path) -> None:
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "bad.sql").write_text("-- table: t\nSELECT x FORM messages\n")
+    with running(tmp_path, "up") as one:
+        wait_for(lambda: one.err.has("archive: running"), f"pipelines: {one.err.all}", PATIENCE)
+        wait_for(lambda: one.err.has("bad.sql:2: "), f"the error: {one.err.all}", PATIENCE)
+        one.process.send_signal(signal.SIGTERM)
+        assert one.process.wait(STOP_LIMIT) == 0
+        wait_for(lambda: not one.living(), f"no process: {one.living()}", 2)
+
+
+def test_without_java_the_broker_runs_and_says_what_to_install(tmp_path: Path) -> None:
+    with running(tmp_path, "up", path="/nowhere") as one:
+        wait_for(lambda: one.out.has("ready"), "ready", PATIENCE)
+        one.err.wait("apt-get install", PATIENCE)
+        udp = Udp(int(next(line.split()[3] for line in one.out.all if line.startswith("listening udp"))))
+        udp.send(b"P|a|b")
+        assert udp.receive() == b"Hello Publisher!"
+        one.process.send_signal(signal.SIGINT)
+        assert one.process.wait(STOP_LIMIT) == 0
