@@ -16,6 +16,8 @@ from smbroker.cli.signals import INTERRUPTED, SIGNALS, Stopped, raise_stopped_on
 
 COMMANDS = {
     "up": ("smbroker.cli.up", "the broker and the pipelines together"),
+    "tail": ("smbroker.cli.tail", "messages as they come, by filter, with history"),
+    "top": ("smbroker.cli.top", "a live table: rates by dialect, the busiest topics, clients that are behind"),
     "log": ("smbroker.cli.log", "what the log holds: ls, cat, verify"),
     "pipeline": ("smbroker.cli.pipeline", "turn messages into tables and topics: run, check, status, reset"),
     "table": ("smbroker.cli.table", "what the tables hold: ls, show"),

@@ -8,9 +8,10 @@ import json
 import time
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from smbroker.client.errors import ClientError
+from smbroker.client.web import address_of, error_of
 
 ARROW = "application/vnd.apache.arrow.stream"
 TIMEOUT = 60.0  # seconds for an answer
@@ -22,15 +23,8 @@ AGAIN = 503  # the status of what may work later
 class BatchClient:
     def __init__(self, url: str, token: str | None = None, patience: float = PATIENCE) -> None:
         """Raises ClientError if the address is not one."""
-        parts = urlsplit(url)
-        try:
-            port = parts.port or 80
-        except ValueError:
-            port = 0
-        if parts.scheme != "http" or not parts.hostname or not port or parts.path.strip("/"):
-            raise ClientError("bad_url", f"{url}: the broker's address is like http://127.0.0.1:8090")
         self._url = url
-        self._address = parts.hostname, port
+        self._address = address_of(url)
         self._token = token
         self._patience = patience
 
@@ -60,7 +54,7 @@ class BatchClient:
                 if status == 200:
                     found: dict[str, Any] = json.loads(said)
                     return found
-                error = _error(status, said, self._url)
+                error = error_of(status, said, self._url)
             except (OSError, http.client.HTTPException) as trouble:
                 status, error = AGAIN, ClientError("no_broker", f"{self._url} does not answer ({trouble})")
             pause = PAUSES[min(tries, len(PAUSES) - 1)]
@@ -80,11 +74,3 @@ class BatchClient:
             return answer.status, answer.read()
         finally:
             connection.close()
-
-
-def _error(status: int, said: bytes, url: str) -> ClientError:
-    try:
-        error = json.loads(said)["error"]
-        return ClientError(str(error["code"]), f"{url}: {error['text']}")
-    except (ValueError, KeyError, TypeError):
-        return ClientError("no_broker", f"{url} answers with status {status}: is that an SMB broker?")
