@@ -90,7 +90,11 @@ class Delivery:
         """Runs of one topic are framed and delivered together."""
         if self.empty:
             return
-        for topic, start, end in _runs(columns.topics):
+        topics = columns.topics
+        if len(topics) == 1:
+            self._deliver_run(topics[0], columns, 0, 1)
+            return
+        for topic, start, end in _runs(topics):
             self._deliver_run(topic, columns, start, end)
 
     def framed(self, columns: Columns, dialect: Dialect) -> list[bytes]:

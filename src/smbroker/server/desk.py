@@ -251,14 +251,16 @@ class Desk:
 
     # --- topics ---
 
-    async def topics(self, search: str, since: int, most: int, characters: int) -> AsyncGenerator[bytes, None]:
+    async def topics(
+        self, search: str, since: int, most: int, characters: int, busiest: bool = False
+    ) -> AsyncGenerator[bytes, None]:
         """The items of a JSON list. Waits a little for the census, if it is behind."""
         self._need_log("list of topics")
         with self._reading() as reading:
             deadline, through = time.monotonic() + PATIENCE, self._recent.next
             while await self._advance_census(reading, through) < through and time.monotonic() < deadline:
                 pass
-            roll: Roll | None = Roll(reading, Wanted(search, since, most, characters))
+            roll: Roll | None = Roll(reading, Wanted(search, since, most, characters, busiest))
             while roll:
                 found = await self._asked(roll, Found)
                 yield found.data

@@ -237,8 +237,12 @@ class Turn:
 
     def _deliver(self, columns: Columns) -> None:
         columns.received = time.time_ns() // 1000
-        for origin, messages in Counter(columns.origins).items():
-            self.stats.received[origin.dialect] += messages
+        origins = columns.origins
+        if origins and origins.count(origins[0]) == len(origins):
+            self.stats.received[origins[0].dialect] += len(origins)
+        else:
+            for origin, messages in Counter(origins).items():
+                self.stats.received[origin.dialect] += messages
         self.stats.bytes_in += sum(map(len, columns.payloads))
         if self.retain and columns.extras:
             self.retain(columns)

@@ -73,6 +73,7 @@ class App:
                 Route("/v1/stats", reading.stats),
                 Route("/v1/live", reading.live),
                 Route("/health", reading.health),
+                Route("/metrics", reading.metrics),
                 Route("/", page.file),
                 Route("/static/{name:path}", page.file),
             ],

@@ -116,15 +116,18 @@ class MqttConnection(Client, asyncio.Protocol):
         if turn.behind and turn.commits and self._transport.is_reading():
             self._transport.pause_reading()
             turn.commits.when_caught_up(self._resume_reading)
-        self._handle(lambda: self._decoder.feed(data))
-
-    def _handle(self, items: Callable[[], list[Any]]) -> None:
+        fault: Malformed | None = None
         try:
-            try:
-                self._take(items())
-            except Malformed as error:
-                self._take(error.items)
-                raise
+            items = self._decoder.feed(data)
+        except Malformed as error:
+            items, fault = error.items, error
+        self._handle(items)
+        if fault and not self._closing:
+            self._fail(fault)
+
+    def _handle(self, items: list[Any]) -> None:
+        try:
+            self._take(items)
             held = self._decoder.held
             if held != self._held:
                 self._account(held)
@@ -327,7 +330,7 @@ class MqttConnection(Client, asyncio.Protocol):
         later, self._later = self._later, None
         self.mqtt.turn.begin()
         if later:
-            self._handle(lambda: later)
+            self._handle(later)
 
     def _kept_alive(self, packet: Connect) -> int:
         most = self.mqtt.config.max_keep_alive
