@@ -16,6 +16,7 @@ def _web(desk: Desk, config: Config, bound: Bound) -> Service:
         hosts=tuple(host.lower() for host in config.web.hosts),
         max_connections=config.web.max_connections,
         max_streams=config.web.max_streams,
+        metric_topics=config.web.metric_topics,
     )
     return WebListener(desk, settings, bound.stream)
 

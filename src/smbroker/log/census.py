@@ -47,14 +47,17 @@ class Census:
         self.next = max(self.next, stop)
 
     def pieces(self, wanted: Wanted) -> Iterator[bytes]:
-        """The items of a JSON list, by topic; commas included."""
+        """The items of a JSON list; commas included."""
         search = wanted.search.casefold()
         topics = [
             topic
             for topic, tally in self._topics.items()
             if tally.last_offset >= wanted.since and (not search or search in topic.casefold())
         ]
-        topics.sort()
+        if wanted.busiest:
+            topics.sort(key=lambda topic: self._topics[topic].count, reverse=True)
+        else:
+            topics.sort()
         del topics[len(topics) if wanted.most is None else wanted.most :]
         for start in range(0, len(topics), PIECE):
             chosen = [topic for topic in topics[start : start + PIECE] if topic in self._topics]

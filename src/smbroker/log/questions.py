@@ -91,6 +91,7 @@ class Wanted:
     since: int = 0  # whose last message is at this offset or later
     most: int | None = None
     characters: int | None = None  # of the last text
+    busiest: bool = False  # by count, the largest first; else by name
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ class WebConfig:
     max_streams: int = 1_000  # subscriptions
     max_stage_bytes: int = 4 << 30  # that Spark's sink may spool to the data directory before its commits
     max_topics: int = 100_000  # that the list of topics remembers
+    metric_topics: int = 0  # the busiest, that /metrics has a series of
 
 
 @dataclass(frozen=True, slots=True)

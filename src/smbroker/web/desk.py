@@ -15,6 +15,7 @@ class Settings:
     hosts: tuple[str, ...]  # names for us, besides loopback's and the listener's address; `*`: any
     max_connections: int
     max_streams: int
+    metric_topics: int  # that `/metrics` has a series of
 
 
 class Desk(Protocol):
@@ -61,7 +62,9 @@ class Desk(Protocol):
     def follow(self, pattern: Filter | None, start: int | None) -> AsyncGenerator[bytes, None]:
         """Server-sent events; an empty piece first, and after silence. Raises LogError."""
 
-    def topics(self, search: str, since: int, most: int, characters: int) -> AsyncGenerator[bytes, None]:
+    def topics(
+        self, search: str, since: int, most: int, characters: int, busiest: bool = False
+    ) -> AsyncGenerator[bytes, None]:
         """The items of a JSON list: topics that hold `search`, with a message at `since` or later. Raises LogError."""
 
     def start(self) -> None:
@@ -73,6 +76,12 @@ class Desk(Protocol):
         """`most` of them, those that are the furthest behind."""
 
     async def pipelines(self) -> dict[str, Any]: ...
+
+    async def tables(self) -> dict[str, Any]:
+        """Raises Refused."""
+
+    async def table(self, name: str, most: int, topic: str | None) -> dict[str, Any]:
+        """The last rows; with `topic` of that topic. Raises Refused."""
 
     def live(self, pattern: Filter | None, tail: bool) -> AsyncGenerator[bytes, None]:
         """Server-sent events at a bounded rate: figures, and with `tail` a sample of messages. Raises Refused."""

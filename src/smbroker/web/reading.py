@@ -1,8 +1,12 @@
 """Reading over HTTP: history as lines, streams of server-sent events, topics, clients, figures, health."""
 
 import asyncio
+import importlib
+import json
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
+from functools import partial
+from types import ModuleType
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -15,17 +19,20 @@ from smbroker.web.desk import Desk, Settings
 from smbroker.web.publish import flag
 
 LIMIT, MOST = 1_000, 100_000  # messages of one answer
+ROWS, MOST_ROWS = 100, 10_000  # of a table
 CHARACTERS = 1_000  # of a topic's last text
 LARGEST = (1 << 63) - 1
 SLOW = 30.0  # seconds for a reader to take what has been written
 COMMENT = b":\n\n"  # shows both sides that the other is there
 WHERE = {"earliest", "latest"}
+ORDERS = ("name", "count")
 
 
 class Reading:
     def __init__(self, desk: Desk, settings: Settings) -> None:
         self._desk = desk
         self._settings = settings
+        self._metrics: ModuleType | None = None  # imported when somebody asks
 
     async def messages(self, request: Request) -> Response:
         limit = _limit(request, LIMIT)
@@ -56,7 +63,10 @@ class Reading:
         search = request.query_params.get("search", "")
         since = _offset(request.query_params.get("since_offset"), "since_offset", self._desk) or 0
         characters = min(_number(request, "characters", CHARACTERS), CHARACTERS)
-        pieces = self._desk.topics(search, since, _limit(request, MOST), characters)
+        order = request.query_params.get("order", "name")
+        if order not in ORDERS:
+            raise Refused("bad_query", f"order must be one of {', '.join(ORDERS)}")
+        pieces = self._desk.topics(search, since, _limit(request, MOST), characters, order == "count")
         return await ListStream.begun(pieces, "application/json")
 
     async def clients(self, request: Request) -> Response:
@@ -65,8 +75,26 @@ class Reading:
     async def pipelines(self, _request: Request) -> Response:
         return JSONResponse(await self._desk.pipelines())
 
+    async def tables(self, _request: Request) -> Response:
+        return JSONResponse(await self._desk.tables())
+
+    async def table(self, request: Request) -> Response:
+        most, topic = min(_limit(request, ROWS), MOST_ROWS), request.query_params.get("topic")
+        return JSONResponse(await self._desk.table(request.path_params["name"], most, topic))
+
     async def stats(self, _request: Request) -> Response:
         return JSONResponse(await self._desk.stats())
+
+    async def metrics(self, _request: Request) -> Response:
+        if self._metrics is None:
+            load = partial(importlib.import_module, "smbroker.web.metrics")
+            self._metrics = await asyncio.get_running_loop().run_in_executor(None, load)
+        figures = await self._desk.stats() | {"pipelines": await self._desk.pipelines(), "topics": []}
+        most = self._settings.metric_topics
+        if most and figures["log"]:
+            pieces = [piece async for piece in self._desk.topics("", 0, most, 0, busiest=True)]
+            figures["topics"] = json.loads(b"[" + b"".join(pieces) + b"]")
+        return Response(self._metrics.text(figures), media_type=self._metrics.TYPE)
 
     async def health(self, _request: Request) -> Response:
         well, said = await self._desk.health()
