@@ -286,3 +286,45 @@ def test_mqtt_clients_are_listed_with_what_they_keep() -> None:
         wait_for(lambda: not clients(broker)["dev-1"]["here"])
         post(broker, "a/b", b"1")
         assert clients(broker)["dev-1"]["lag"] >= 1
+
+
+# --- tables ---
+
+
+def test_tables_are_listed_and_their_last_rows_shown(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    import pyarrow as pa
+
+    from smbroker.spark.tables import TableWriter
+
+    rows = pa.table(
+        {
+            "topic": ["a", "b", "a"],
+            "offset": [1, 2, 3],
+            "value": [0.5, float("nan"), None],
+            "text": ["x" * 2_000, "<b>", None],
+        }
+    )
+    TableWriter(tmp_path / "tables" / "numbers").write(rows, "query", 0)
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        (one,) = get(broker, "/v1/tables").json["tables"]
+        assert (one["name"], one["rows"], one["version"]) == ("numbers", 3, 0)
+        assert [name for name, _ in one["columns"]] == ["topic", "offset", "value", "text"]
+        found = get(broker, "/v1/tables/numbers").json["rows"]
+        assert [row["offset"] for row in found] == [1, 2, 3]
+        assert found[1] == {"topic": "b", "offset": 2, "value": None, "text": "<b>"}
+        assert len(found[0]["text"]) == 1_000
+        assert [row["offset"] for row in get(broker, "/v1/tables/numbers?limit=1&topic=a").json["rows"]] == [3]
+        for name in ("none", "..", "..%2Flog", ".hidden"):
+            said = get(broker, f"/v1/tables/{name}")
+            assert (said.status, said.body and said.code) in ((404, "no_table"), (404, "not_found")), name
+
+
+def test_without_tables_nothing_is_started(broker: Broker) -> None:
+    assert get(broker, "/v1/tables").json == {"tables": []}
+    assert get(broker, "/v1/tables/none").code == "no_table"
+    me = broker.process.pid
+    children = Path(f"/proc/{me}/task/{me}/children").read_text().split()
+    commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
+    assert [one for one in commands if b"smbroker.log.history" in one]
+    assert not [one for one in commands if b"smbroker.spark.preview" in one]

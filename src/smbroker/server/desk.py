@@ -43,6 +43,7 @@ from smbroker.server.recent import Recent
 from smbroker.server.sink import Sink
 from smbroker.server.store import Store
 from smbroker.server.streams import Stream
+from smbroker.server.tables import Tables
 from smbroker.server.tcp import Connections
 from smbroker.server.turn import Turn
 
@@ -73,6 +74,7 @@ class Desk:
         self._figures = Figures(turn, connections, store)
         self._census: asyncio.Task[None] | None = None
         self._bodies = ArrowBodies()
+        self._tables = Tables(Path(config.data))
         self._sink = Sink(store.data, store.ledger, config.web.max_stage_bytes, self._bodies) if store else None
         if store:
             store.commits.on_commit = self._tell
@@ -88,6 +90,7 @@ class Desk:
         if self._census:
             self._census.cancel()
         self._bodies.stop()
+        self._tables.stop()
         self._tell()
 
     def warn(self, code: str, text: str) -> None:
@@ -295,6 +298,12 @@ class Desk:
 
     async def pipelines(self) -> dict[str, Any]:
         return await asyncio.get_running_loop().run_in_executor(None, pipelines.status, Path(self._config.data))
+
+    async def tables(self) -> dict[str, Any]:
+        return await self._tables.all()
+
+    async def table(self, name: str, most: int, topic: str | None) -> dict[str, Any]:
+        return await self._tables.rows(name, most, topic)
 
     async def health(self) -> tuple[bool, dict[str, Any]]:
         failed = self._store.commits.failed if self._store else None

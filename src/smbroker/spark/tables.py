@@ -218,8 +218,10 @@ def _info(name: str, table: DeltaTable) -> TableInfo:
     return TableInfo(name, rows, files.num_rows, size, table.version(), columns)
 
 
-def last_rows(data: Path, name: str, limit: int) -> list[dict[str, Any]]:
-    """The last rows by time where there is one (`ts`, `window_start` …), otherwise any. Raises UsageError."""
+def last_rows(data: Path, name: str, limit: int, topic: str | None = None) -> list[dict[str, Any]]:
+    """The last rows by time where there is one (`ts`, `window_start` …), otherwise any. Raises UsageError.
+
+    With `topic` those of that topic, if the table has such a column."""
     table = _opened(data / TABLES / name) if name and "/" not in name and not name.startswith(".") else None
     if table is None:
         known = ", ".join(info.name for info in tables(data)) or "none"
@@ -228,6 +230,8 @@ def last_rows(data: Path, name: str, limit: int) -> list[dict[str, Any]]:
     order = next((field.name for field in schema if field.name == "offset"), None)
     order = order or next((field.name for field in schema if pa.types.is_timestamp(field.type)), None)
     dataset = table.to_pyarrow_dataset()
+    if topic is not None and schema.get_field_index("topic") >= 0:
+        dataset = dataset.filter(pc.field("topic") == topic)
     if order is None:
         return _as_json(dataset.head(limit))
     return _as_json(_newest(dataset, order, limit))

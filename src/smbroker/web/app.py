@@ -70,6 +70,8 @@ class App:
                 Route("/v1/topics", reading.topics),
                 Route("/v1/clients", reading.clients),
                 Route("/v1/pipelines", reading.pipelines),
+                Route("/v1/tables", reading.tables),
+                Route("/v1/tables/{name}", reading.table),
                 Route("/v1/stats", reading.stats),
                 Route("/v1/live", reading.live),
                 Route("/health", reading.health),

@@ -77,6 +77,12 @@ class Desk(Protocol):
 
     async def pipelines(self) -> dict[str, Any]: ...
 
+    async def tables(self) -> dict[str, Any]:
+        """Raises Refused."""
+
+    async def table(self, name: str, most: int, topic: str | None) -> dict[str, Any]:
+        """The last rows; with `topic` of that topic. Raises Refused."""
+
     def live(self, pattern: Filter | None, tail: bool) -> AsyncGenerator[bytes, None]:
         """Server-sent events at a bounded rate: figures, and with `tail` a sample of messages. Raises Refused."""
 

@@ -19,6 +19,7 @@ from smbroker.web.desk import Desk, Settings
 from smbroker.web.publish import flag
 
 LIMIT, MOST = 1_000, 100_000  # messages of one answer
+ROWS, MOST_ROWS = 100, 10_000  # of a table
 CHARACTERS = 1_000  # of a topic's last text
 LARGEST = (1 << 63) - 1
 SLOW = 30.0  # seconds for a reader to take what has been written
@@ -73,6 +74,13 @@ class Reading:
 
     async def pipelines(self, _request: Request) -> Response:
         return JSONResponse(await self._desk.pipelines())
+
+    async def tables(self, _request: Request) -> Response:
+        return JSONResponse(await self._desk.tables())
+
+    async def table(self, request: Request) -> Response:
+        most, topic = min(_limit(request, ROWS), MOST_ROWS), request.query_params.get("topic")
+        return JSONResponse(await self._desk.table(request.path_params["name"], most, topic))
 
     async def stats(self, _request: Request) -> Response:
         return JSONResponse(await self._desk.stats())

@@ -1,5 +1,5 @@
 // The page: which view the address names, and what all views share.
-//   #/  #/topics  #/topic/NAME  #/tail  #/clients  #/pipelines  #/publish, each with ?parameters
+//   #/  #/topics  #/topic/NAME  #/tail  #/clients  #/pipelines  #/tables  #/table/NAME  #/publish, each with ?parameters
 // A view is a function (place, signal): it gives an element, and stops when the signal is aborted.
 
 import { h, say } from "./dom.js";
@@ -8,6 +8,7 @@ import { clients } from "./views/clients.js";
 import { overview } from "./views/overview.js";
 import { pipelines } from "./views/pipelines.js";
 import { publishing } from "./views/publish.js";
+import { oneTable, tables } from "./views/tables.js";
 import { tail } from "./views/tail.js";
 import { topic } from "./views/topic.js";
 import { topics } from "./views/topics.js";
@@ -19,6 +20,8 @@ const VIEWS = {
   tail: { title: "Tail", view: tail, twin: "/v1/messages?before=latest" },
   clients: { title: "Clients", view: clients, twin: "/v1/clients" },
   pipelines: { title: "Pipelines", view: pipelines, twin: "/v1/pipelines" },
+  tables: { title: "Tables", view: tables, twin: "/v1/tables" },
+  table: { view: oneTable, under: "tables", twin: (place) => `/v1/tables/${encodeURIComponent(place.name)}` },
   publish: { title: "Publish", view: publishing, twin: null },
 };
 const STATES = { live: "live", lost: "no connection; trying again", paused: "paused" };

@@ -39,7 +39,7 @@ function card(one, running) {
       figure("batch time", typeof one.batch_ms === "number" ? `${whole(one.batch_ms)} ms` : "–"),
       figure("backlog", number(one.backlog)), figure("next offset", number(one.offset))),
     one.error ? h("pre", { className: "error" }, visible(wrong(one.error))) : null,
-    h("p", {}, one.table ? `table ${visible(String(one.table))}` : null,
+    h("p", {}, one.table ? h("a", { href: `#/table/${encodeURIComponent(one.table)}` }, `table ${one.table}`) : null,
       one.table && one.topic ? " · " : null, one.topic ? `topic ${visible(String(one.topic))}` : null));
 }
 

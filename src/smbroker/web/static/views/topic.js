@@ -1,10 +1,10 @@
-// One topic: its value over time, from the log and as it comes; its last messages.
+// One topic: its value over time, from the log and as it comes; its statistics, where a pipeline makes them; its last messages.
 
-import { askLines } from "../ask.js";
+import { ask, askLines } from "../ask.js";
 import { Chart } from "../chart.js";
 import { h, say } from "../dom.js";
 import { watch } from "../live.js";
-import { ago, rate, seconds, visible } from "../words.js";
+import { ago, rate, seconds, visible, whole } from "../words.js";
 import { Messages } from "./messages.js";
 import { form } from "./publish.js";
 
@@ -18,9 +18,11 @@ export function topic(place, signal) {
   const name = place.name, times = [], values = [];
   let first = null, count = 0, begun = Date.now() / 1000, last = null;
   const chart = new Chart(signal, { height: 260, shown: short, points: true });
+  const statistics = new Chart(signal, { height: 220, shown: short });
   const note = h("span", { className: "note" }), latest = h("strong", { className: "latest" });
   const none = h("p", { className: "empty" }, "No numbers yet.");
   const more = h("button", { type: "button", onclick: older }, "Further back");
+  const table = h("section", { className: "panel", hidden: true }, h("h2", {}, "Statistics", statistics.legend), statistics.element);
   const messages = new Messages(SHOWN, { topics: false });
 
   function add(found, front = false) {
@@ -66,6 +68,7 @@ export function topic(place, signal) {
         tell();
       },
     });
+    averages();
   }
 
   async function older() {
@@ -79,12 +82,30 @@ export function topic(place, signal) {
     }
   }
 
+  // From the table that the pipeline `statistics` writes, if there is one.
+  async function averages() {
+    let found;
+    try {
+      const { tables } = await ask("/v1/tables", {}, signal);
+      if (!tables.some((one) => one.name === "statistics")) return;
+      found = await ask("/v1/tables/statistics", { topic: name, limit: 1000 }, signal);
+    } catch {
+      return; // there is none, or nobody who can read it
+    }
+    const rows = found.rows.filter((row) => row.mean !== null && row.mean !== undefined && row.window_start);
+    if (rows.length < 2) return;
+    table.hidden = false;
+    statistics.set(rows.map((row) => seconds(row.window_start)),
+      { min: rows.map((row) => row.min), mean: rows.map((row) => row.mean), max: rows.map((row) => row.max) });
+  }
+
   begin();
   const levels = name.split("/"), up = levels.slice(0, -1).join("/");
   return h("div", {},
     h("h1", { className: "name" }, h("a", { href: up ? `#/topics?${new URLSearchParams({ search: up })}` : "#/topics" }, "Topics"), " / ", visible(name)),
     h("p", { className: "lead" }, latest, note),
     h("section", { className: "panel" }, h("h2", {}, "Value", more), none, chart.element),
+    table,
     h("section", { className: "panel" }, h("h2", {}, "Last messages", h("a", { href: `#/tail?${new URLSearchParams({ filter: name })}` }, "tail")), messages.element),
     h("details", { className: "panel" }, h("summary", {}, "Publish here"), form(name)));
 }
