@@ -79,7 +79,7 @@ def test_examples_use_options_that_exist(page: Path) -> None:
 
 
 def test_the_readme_shows_how_to_use_the_programs() -> None:
-    assert {words[0] for words in commands_in(ROOT / "README.md")} == {"smbbroker", "smbpublish", "smbsubscribe"}
+    assert {words[0] for words in commands_in(ROOT / "README.md")} == {"smb", "smbbroker", "smbpublish", "smbsubscribe"}
 
 
 # --- settings ---

@@ -82,7 +82,7 @@ def relay(*options: str, kinds: tuple[str, ...] = ("udp",)) -> Broker:
 def settled(broker: Broker, kind: str = "udp") -> None:
     """A question that is answered after all that came before it on that socket; no wildcard sees its topic."""
     client = Udp(broker.ports[kind])
-    assert client.ask(b"P|$settled|")
+    assert client.ask(b"S|settled")
     client.sock.close()
 
 

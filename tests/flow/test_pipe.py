@@ -51,12 +51,11 @@ MATCHES = [
     (b"a", [b"a"], [b"a/b", b"b", b"A", b"aa"]),
     (b"a/b", [b"a/b"], [b"a", b"a/b/c", b"a/"]),
     (b"a/", [b"a/"], [b"a", b"a/b"]),
-    (b"#", [b"a", b"a/b", b"a/b/c", b"/", b"+"], [b"$a", b"$a/b"]),
+    (b"#", [b"a", b"a/b", b"a/b/c", b"/", b"+"], []),
     (b"a/#", [b"a/#"], [b"a", b"a/b", b"a/b/c"]),
     (b"#/b", [b"#/b"], [b"a/b"]),
     (b"+", [b"+"], [b"a"]),
     (b"##", [b"##"], [b"a"]),
-    (b"$a", [b"$a"], [b"a"]),
     ("größe".encode(), ["größe".encode()], [b"gr"]),
     (b"with space", [b"with space"], [b"with"]),
 ]
@@ -82,6 +81,7 @@ BAD = {
     b"P|#|m": "topic_wildcard",
     b"P|\xff|m": "topic_not_utf8",
     b"P|a\0b|m": "topic_nul",
+    b"P|$a|m": "topic_reserved",
     b"S|\xff": "topic_not_utf8",
     b"S|a\0b": "topic_nul",
 }

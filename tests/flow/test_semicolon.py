@@ -70,8 +70,6 @@ MATCHES = [
     (b"+", [b"+"], [b"a"]),
     (b"+/#", [b"+/b"], [b"a/b"]),
     (b"#/+", [b"a/+"], [b"a/b"]),
-    (b"$a/#", [b"$a/b"], [b"$a", b"a/b"]),
-    (b"$a", [b"$a"], [b"a"]),
     ("größe/#".encode(), ["größe/é".encode()], [b"gr/x"]),
 ]
 
@@ -98,7 +96,6 @@ PREFIX_MATCHES = [
     (b"a/#", [b"a/b", b"a/b/c"], [b"a"]),
     (b"a/#/c", [b"a/b/c"], [b"a/b/c/d", b"a/b"]),
     (b"#", [b"a", b"a/b"], [b"$a"]),
-    (b"$a", [b"$a", b"$a/b"], [b"a"]),
 ]
 
 

@@ -155,7 +155,7 @@ def _check_names(wanted: Any) -> None:
 def _run_locked(options: argparse.Namespace, data: Path, wanted: Any) -> int:
     from smbroker.spark.pipelines.query import Target
     from smbroker.spark.pipelines.runner import Runner
-    from smbroker.spark.process import spark_process
+    from smbroker.spark.process import has_ended, spark_process
 
     token_file = options.token_file or data / TOKEN
     progress = _Progress(options.quiet)
@@ -170,6 +170,11 @@ def _run_locked(options: argparse.Namespace, data: Path, wanted: Any) -> int:
                 failed = _in_thread(lambda: runner.run(options.once, progress.show), runner.stopping)
             except Stopped:
                 runner.tell_stopped()
+            except Exception as error:
+                if not has_ended():
+                    raise
+                text = "Spark has ended unexpectedly; start the pipelines again: they go on where they were"
+                raise UsageError("no_spark", text) from error
     except Stopped:
         pass
     progress.clear()

@@ -23,7 +23,7 @@ MAX_MESSAGE = 1 << 30  # bytes of one payload: the column's 32-bit offsets must 
 
 _KINDS = {kind: kind.name.lower().encode() for kind in Kind}
 _PROPERTY = SCHEMA.field("properties").type.value_type
-_NO_PROPERTIES = pa.array([], _PROPERTY)
+_NO_PROPERTIES = pa.nulls(0, _PROPERTY)
 _NO_EXTRA = Extra()
 _FEW_ROWS = 1_024
 
@@ -107,7 +107,7 @@ def _batch(group: list[Columns], rows: int, base: int) -> Batch:
     return Batch(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), min(times), max(times))
 
 
-_EMPTY = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in SCHEMA], schema=SCHEMA)
+_EMPTY = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)
 
 
 def _fixed(kind: pa.DataType, rows: int, data: "bytes | array[int]") -> pa.Array:

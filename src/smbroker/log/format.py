@@ -186,4 +186,4 @@ def _digits_of_crc(raw: Raw, start: int, at: int, end: int) -> bytes:
 
 _SCHEMA_MESSAGE: bytes = SCHEMA.serialize().to_pybytes()
 _SCHEMA_LENGTH = len(_SCHEMA_MESSAGE)
-_EMPTY = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in SCHEMA], schema=SCHEMA)
+_EMPTY = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smbroker.log.census import Census
+from smbroker.log.lean import without_pandas
 from smbroker.log.questions import (
     LENGTH,
     Answer,
@@ -214,4 +215,5 @@ def _read(descriptor: int, size: int) -> bytes:
 
 
 if __name__ == "__main__":
+    without_pandas()
     main()

@@ -34,6 +34,8 @@ class Dialect(StrEnum):
     MQTT = "mqtt"
     HTTP = "http"  # the `web` listener
 
+    __hash__ = str.__hash__  # Enum's own is Python: it would cost as much as all else that is counted
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:

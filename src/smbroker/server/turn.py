@@ -53,6 +53,8 @@ FRAMERS: dict[Hashable, FramerOf] = {
 }
 MAX_TURN = 4 << 20  # bytes after which a turn settles early: memory stays bounded
 ROW_BYTES = 1_024  # what a message counts besides its payload: frames are long, even of empty ones
+SMALL_READ = 4_096  # bytes: with more there is work enough for a turn of several reads
+LONE_TURNS = 32  # that end with their read before one waits for others
 CONSOLE_RETRY = 0.1  # seconds until a console that would have blocked is tried again
 
 
@@ -74,6 +76,9 @@ class Turn:
         self.retain: Callable[[Columns], None] | None = None  # hears of columns with retained messages
         self._bytes = 0
         self._scheduled = False
+        self._reads = 0  # of this turn
+        self._lone = False  # the last turn that waited had one
+        self._at_once = 0  # turns since then that did not wait
         self._later: list[Callable[[], None]] = []
         self._told_no_log: set[Dialect] = set()
         self.relayed: Callable[[Columns], None] | None = None  # without a log: hears what was delivered
@@ -110,6 +115,21 @@ class Turn:
         if not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self.end)
+
+    def begin_read(self, size: int) -> None:
+        """As `begin`, by a reader that calls `end_read` afterwards.
+
+        While it looks as if there were one reader only, a turn need not wait for others: it ends with the read, which
+        spares a pass of the loop. Now and then it does wait, to see whether that is still so."""
+        self._reads += 1
+        if self._scheduled or (size <= SMALL_READ and self._lone and self._at_once < LONE_TURNS):
+            self._at_once += not self._scheduled
+            return
+        self.begin()
+
+    def end_read(self) -> None:
+        if not self._scheduled:
+            self.end()
 
     def handle(self, client: Client, command: Command) -> None:
         if isinstance(command, tuple):
@@ -257,12 +277,17 @@ class Turn:
             return
         if self.relayed:
             self.relayed(columns)
-        self._release(acks)
+        if acks:
+            self._release(acks)
         if told:
             told(None)
 
     def end(self) -> None:
+        if self._scheduled:
+            self._lone = self._reads == 1
+            self._at_once = 0
         self._scheduled = False
+        self._reads = 0
         self.settle()
         self.delivery.flush()
         self.committed.flush()

@@ -82,6 +82,12 @@ def spark_process(master: str, verbose: bool = False) -> Iterator[SparkSession]:
         _end(spark)
 
 
+def has_ended() -> bool:
+    """Whether the JVM is gone: killed, or out of memory."""
+    java = getattr(SparkContext._gateway, "proc", None)
+    return java is not None and java.poll() is not None
+
+
 def _end(spark: SparkSession) -> None:
     java = getattr(SparkContext._gateway, "proc", None)
     if java is None:  # not ours

@@ -111,7 +111,7 @@ class MqttConnection(Client, asyncio.Protocol):
         if self._closing:
             return
         turn = self.mqtt.turn
-        turn.begin()
+        turn.begin_read(len(data))
         self._heard = self._shared.loop.time()
         if turn.behind and turn.commits and self._transport.is_reading():
             self._transport.pause_reading()
@@ -124,6 +124,7 @@ class MqttConnection(Client, asyncio.Protocol):
         self._handle(items)
         if fault and not self._closing:
             self._fail(fault)
+        turn.end_read()
 
     def _handle(self, items: list[Any]) -> None:
         try:

@@ -89,6 +89,7 @@ class Runner:
         self._log: LogReader | None = None
         self.stopping = threading.Event()
         self._writing = threading.Lock()
+        self._untold = False
 
     @property
     def statuses(self) -> list[PipelineStatus]:
@@ -249,7 +250,13 @@ class Runner:
 
     def _write_status(self) -> None:
         with self._writing:
-            status.write(self._target.data, self.statuses)
+            try:
+                status.write(self._target.data, self.statuses)
+                self._untold = False
+            except OSError as error:  # a full disk, say: the pipelines are told by their own errors
+                if not self._untold:
+                    self._talk.warn(f"{status.FILE} cannot be written: {error.strerror}")
+                self._untold = True
 
 
 def _signature(file: Path) -> Signature | None:
