@@ -305,10 +305,12 @@ def test_tables_are_listed_and_their_last_rows_shown(tmp_path: Path) -> None:
             "text": ["x" * 2_000, "<b>", None],
         }
     )
-    TableWriter(tmp_path / "tables" / "numbers").write(rows, "query", 0)
+    writer = TableWriter(tmp_path / "tables" / "numbers", key=("topic", "offset"))
+    writer.write(rows.slice(0, 2), "query", 0)
+    writer.write(rows, "query", 1)
     with Broker(kinds=KINDS, data=tmp_path) as broker:
         (one,) = get(broker, "/v1/tables").json["tables"]
-        assert (one["name"], one["rows"], one["version"]) == ("numbers", 3, 0)
+        assert (one["name"], one["rows"], one["version"]) == ("numbers", 3, 1)
         assert [name for name, _ in one["columns"]] == ["topic", "offset", "value", "text"]
         found = get(broker, "/v1/tables/numbers").json["rows"]
         assert [row["offset"] for row in found] == [1, 2, 3]

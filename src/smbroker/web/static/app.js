@@ -45,8 +45,10 @@ function show() {
   leave = new AbortController();
   const here = place(), { view, title, under, twin } = VIEWS[here.key];
   for (const link of document.querySelectorAll("#nav a")) {
-    if (link.dataset.key === (under ?? here.key)) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.dataset.key === (under ?? here.key)) {
+      link.setAttribute("aria-current", "page");
+      link.scrollIntoView({ block: "nearest", inline: "nearest" });
+    } else link.removeAttribute("aria-current");
   }
   document.title = `${here.name || title || "SMB"} · SMB`;
   const main = document.getElementById("view");

@@ -25,15 +25,22 @@ export function clients(place, signal) {
     return [...shown, more];
   }
 
+  // The name is shown where there is no room for a head.
+  function figure(name, text, bad) {
+    const made = cell(text, bad ? "number bad" : "number");
+    made.dataset.name = name;
+    return made;
+  }
+
   function row(one) {
     return h("tr", { className: one.here ? "" : "away" },
       cell(h("span", { className: `dialect ${one.dialect}` }, one.dialect)),
       cell(visible(one.name), "name", { title: visible(one.source) }),
       cell(one.here ? "here" : "away", "wide"),
       cell(subscriptions(one), "filters"),
-      cell(bytes(one.queue_bytes), one.queue_bytes > 1e6 ? "number bad" : "number"),
-      cell(one.lag === null ? "–" : whole(one.lag), one.lag > 10000 ? "number bad" : "number"),
-      cell(whole(one.dropped), one.dropped ? "number bad" : "number"));
+      figure("queue", bytes(one.queue_bytes), one.queue_bytes > 1e6),
+      figure("lag", one.lag === null ? "–" : whole(one.lag), one.lag > 10000),
+      figure("dropped", whole(one.dropped), one.dropped > 0));
   }
 
   async function look() {

@@ -29,11 +29,12 @@ const none = () => h("p", { className: "empty" }, "No pipelines run. Start them 
 
 function card(one, running) {
   const state = running ? String(one.state) : "stopped";
+  const file = String(one.file ?? "");
   const figure = (name, value) => h("div", {}, h("small", {}, name), h("strong", {}, value));
   const number = (value, shown = whole) => (typeof value === "number" ? shown(value) : "–");
   return h("section", { className: "panel pipeline" },
     h("h2", {}, visible(String(one.name)), h("span", { className: `badge ${state}` }, state)),
-    h("p", { className: "soft" }, visible(String(one.file ?? "")), one.since ? `, since ${ago(one.since)}`.replace(" ago", "") : ""),
+    h("p", { className: "soft", title: visible(file) }, visible(file.split("/").slice(-2).join("/")), one.since ? `, since ${ago(one.since)}`.replace(" ago", "") : ""),
     h("div", { className: "figures" },
       figure("rows/s", number(one.rows_per_second, rate)), figure("batch", number(one.batch)),
       figure("batch time", typeof one.batch_ms === "number" ? `${whole(one.batch_ms)} ms` : "–"),

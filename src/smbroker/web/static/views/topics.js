@@ -116,7 +116,7 @@ export function topics(place, signal) {
   function flatten() {
     rows = [];
     const visit = (node) => {
-      for (const child of [...node.children.values()].sort((a, b) => (a.name < b.name ? -1 : 1))) {
+      for (const child of [...node.children.values()].sort(before)) {
         rows.push(child);
         if (child.open) visit(child);
       }
@@ -150,6 +150,12 @@ export function topics(place, signal) {
   return h("div", { className: "fill" }, h("div", { className: "bar" }, box, note),
     h("div", { className: "treehead line" }, h("span", {}, "topic"), h("span", { className: "number" }, "count"), h("span", { className: "number" }, "per s"),
       h("span", {}, "last value"), h("span", { className: "curve" }), h("span", { className: "age" }, "when")), list);
+}
+
+// By name; the broker's own topics last.
+function before(one, other) {
+  const own = one.name.startsWith("$") - other.name.startsWith("$");
+  return own || (one.name < other.name ? -1 : 1);
 }
 
 class Line {
