@@ -126,3 +126,18 @@ def test_a_message_too_large_for_the_log_is_refused_alone(tmp_path: Path, monkey
     assert (len(entries), error.code) == (1, "too_large")
     assert not heard.states
     log.close()
+
+
+def test_a_bug_with_one_message_is_told_and_the_others_are_kept(tmp_path: Path) -> None:
+    heard = Heard()
+    log, writer = begun(tmp_path, QuickDisk(), heard)
+    impossible = turn(["x"])
+    impossible.payloads = [object()]  # type: ignore[list-item]
+    for columns in (turn(["a"]), impossible, turn(["b"])):
+        writer.submit(columns, size=1)
+    writer.close()
+    ((entries, error),) = heard.refused
+    assert (entries[0].columns, error.code) == (impossible, "bug")
+    assert texts_of(log) == ["a", "b"]
+    assert not writer.failed
+    log.close()

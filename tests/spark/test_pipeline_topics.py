@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from flow import test_pairs as pairs
 from flow.house import Broker, Udp, wait_for
 from smbroker.log.reader import LogReader
 from smbroker.log.rows import as_json
 from smbroker.spark.pipelines.runner import BUILTIN
 from spark.runnerkit import PATIENCE, rows_of, run_once, started, wait_rows
+from web.calls import post
 
 ROOMS = """\
 -- from: house/+/temperature
@@ -135,3 +137,28 @@ def heard(watching: Udp) -> tuple[str, Any]:
     datagram = wait_for(received, "a message", PATIENCE)
     topic, _, text = datagram.decode().partition(";")
     return topic, json.loads(text)
+
+
+def test_a_message_of_every_dialect_is_a_row_of_the_archive(spark: SparkSession, tmp_path: Path) -> None:
+    with Broker(kinds=("udp", "padded", "typed", "mqtt", "web"), data=tmp_path / "data") as broker:
+        sources = {
+            dialect: pairs.publish(broker, dialect, f"of/{dialect}".encode(), b"21.5") for dialect in pairs.DIALECTS
+        }
+        typed = broker.udp("typed")
+        for kind, content, _ in pairs.NUMBERS:
+            typed.send(b"of/number".ljust(50, b"\0") + bytes([kind]) + content)
+        post(broker, "of/http", b"\xff\0")
+        wait_for(lambda: len(logged(broker)) == len(sources) + len(pairs.NUMBERS) + 1, "all in the log")
+        run_once(spark, broker.data, None, "archive")
+    rows = rows_of(broker.data, "archive")
+    assert sorted(row["offset"] for row in rows) == list(range(len(rows)))
+    found = {row["topic"]: row for row in rows}
+    for dialect, (host, port) in sources.items():
+        row = found[f"of/{dialect}"]
+        kind = "string" if dialect == "typed" else "bytes"
+        assert (row["dialect"], row["source"], row["kind"]) == (dialect, f"{host}:{port}", kind)
+        assert (row["payload"], row["text"], row["value"]) == (b"21.5", "21.5", 21.5)
+    assert (found["of/http"]["payload"], found["of/http"]["text"], found["of/http"]["value"]) == (b"\xff\0", None, None)
+    numbers = [row for row in sorted(rows, key=lambda row: row["offset"]) if row["topic"] == "of/number"]
+    assert [row["value"] for row in numbers] == [float(text) for _, _, text in pairs.NUMBERS]
+    assert {row["kind"] for row in numbers} == {"int", "short_real", "float"}

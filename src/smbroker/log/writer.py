@@ -123,7 +123,12 @@ class Writer:
     def _commit(self, entries: list[Entry]) -> None:
         notes = [note for entry in entries for note in entry.notes]
         started = time.perf_counter()
-        offset = self._log.append([entry.columns for entry in entries], notes)
+        try:
+            offset = self._log.append([entry.columns for entry in entries], notes)
+        except LogError:
+            raise
+        except Exception as bug:  # nothing was written; those who wait must hear of it, and the others go on
+            raise LogError("bug", f"a bug in the log: {bug!r}") from bug
         self._appended(time.perf_counter() - started)
         for entry in entries:
             entry.offset = offset

@@ -8,7 +8,7 @@ import pickle
 import sys
 from collections.abc import AsyncGenerator
 
-from smbroker.model.errors import Refused
+from smbroker.model.errors import LogError, Refused
 from smbroker.model.message import Rows
 
 
@@ -33,6 +33,8 @@ class ArrowBodies:
                 done = True
                 raise Refused(said.code, said.text) from None
             except (asyncio.IncompleteReadError, ConnectionError) as error:
+                if self._process is not process:
+                    raise LogError("stopping", "the broker is stopping") from error
                 raise Refused("bad_body", "it is no Arrow stream that can be decoded") from error
             finally:
                 if not done:  # dead, or in the middle of a body that nobody wants any more

@@ -24,6 +24,7 @@ from smbroker.spark.pipelines.reset import CHECKPOINTS, start_of
 from smbroker.spark.sink import publish_batch
 from smbroker.spark.tables import TABLES, TableWriter
 
+INITIALIZING = "Initializing sources"  # Spark's words
 EVERY_WITH_STATE = "1 second"
 TOO_LARGE = "spark.driver.maxResultSize"  # Spark names it when a result is
 SETTINGS = {
@@ -86,6 +87,11 @@ class PipelineQuery:
     @property
     def is_active(self) -> bool:
         return self._query is not None and self._query.isActive
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether Spark still makes its readers, which takes seconds of processor time."""
+        return self.is_active and self._query is not None and self._query.status["message"] == INITIALIZING
 
     def stop(self) -> None:
         if self._query:

@@ -4,8 +4,8 @@
         runner.run()                   until `stop` is set; or, with `once`, until all is read
 
 Each turn of its loop looks at the files and at the queries, and writes DIR/pipelines.json. A pipeline whose file is bad
-has failed until the file changes; one whose query ended badly waits, longer each time, and is started again. No
-pipeline waits for another.
+has failed until the file changes; one whose query ended badly waits, longer each time, and is started again. They are
+started one after another; from then on no pipeline waits for another.
 """
 
 import threading
@@ -34,6 +34,9 @@ WAITS = (1, 2, 4, 8, 15, 30, 60)  # seconds before a failed query is started aga
 FRESH = 10.0  # seconds for which a batch says how fast it goes
 STOP_PATIENCE = 1.0  # seconds; what is cut short is repeated at the next start
 BUILTIN = Path(__file__).parent.parent / "builtin"
+START_PATIENCE = 30.0  # seconds for a query to start before the next is started all the same
+TOO_SLOW = "failed to connect back"  # what Spark says of its own workers on a busy machine
+ONCE_RETRIES = 3
 GONE = " is gone; the first there is is "  # what the source says when retention was faster
 
 Signature = tuple[int, int, int]  # of a file: when it changed, its size and its inode
@@ -170,7 +173,14 @@ class Runner:
                 self._fail(entry, problem, once)
             return
         entry.query = query
+        self._wait_for_start(query)
         self._tell(entry, "running", None)
+
+    def _wait_for_start(self, query: PipelineQuery) -> None:
+        """One after another: Spark gives the workers of a query ten seconds to come up, too little for all at once."""
+        deadline = time.monotonic() + START_PATIENCE
+        while query.is_starting and time.monotonic() < deadline and not self.stopping.wait(0.1):
+            pass
 
     def _look_at(self, entry: _Entry, once: bool) -> None:
         if entry.retry_at is not None and time.monotonic() >= entry.retry_at:
@@ -192,7 +202,7 @@ class Runner:
         if GONE in problem.reason and not entry.lossy:
             entry.lossy = True
             problem = Problem(problem.file, problem.line, f"{problem.reason.partition(' (')[0]}; it goes on there")
-        elif once:
+        elif once and not (TOO_SLOW in problem.reason and entry.failures < ONCE_RETRIES):
             entry.done = True
             self._tell(entry, "failed", problem)
             return
