@@ -1,0 +1,114 @@
+"""`smb doctor`: what a start would need: Python, packages, ports, disk, Java. Each problem with its remedy."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from smbroker import __version__
+from smbroker.cli import arguments, terminal
+from smbroker.model.errors import SmbError, UsageError
+from smbroker.server import config as configuration
+from smbroker.server import listeners
+from smbroker.server.config import Config
+
+USAGE = "smb doctor [--data DIR] [--config FILE] [--listen KIND://HOST:PORT]..."
+EXAMPLES = "  smb doctor\n  smb doctor --data /srv/smb\n"
+LEAST_FREE = 1 << 30  # bytes on the disk of the data directory
+PACKAGES = ("pyarrow", "uvloop", "starlette", "uvicorn")
+SPARK_PACKAGES = ("pyspark", "deltalake")
+
+
+class Finding(NamedTuple):
+    what: str
+    said: str
+    remedy: str = ""  # empty: all is well
+    needed: bool = True  # else something works without it
+
+
+def main(words: Sequence[str]) -> int:
+    parser = arguments.parser(
+        "smb doctor",
+        "Looks at what the broker and its pipelines need. Exit status 1: the broker would not start.",
+        USAGE,
+        EXAMPLES,
+    )
+    parser.add_argument("--data", metavar="DIR", help="data directory (default smb-data)")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="settings; smb.example.toml shows them all")
+    parser.add_argument("--listen", metavar="KIND://HOST:PORT", action="append", help="as of the broker")
+    options = parser.parse_args(words)
+    try:
+        config = configuration.load(options.config) if options.config else Config()
+    except UsageError as error:
+        terminal.fail(error.text, arguments.BAD_ARGUMENTS)
+    bad = False
+    for found in findings(config, Path(options.data or config.data), options.listen or config.listen):
+        mark = "ok" if not found.remedy else "BAD" if found.needed else "--"
+        terminal.write(f"{mark:<4} {found.what:<12} {found.said}\n".encode("utf-8", "backslashreplace"))
+        if found.remedy:
+            terminal.write(f"{'':<17} → {found.remedy}\n".encode("utf-8", "backslashreplace"))
+        bad = bad or bool(found.remedy and found.needed)
+    return 1 if bad else 0
+
+
+def findings(config: Config, data: Path, listen: Sequence[str]) -> Iterator[Finding]:
+    yield Finding("smb", f"{__version__}, Python {platform.python_version()}, {platform.system()} {platform.release()}")
+    yield from _packages(PACKAGES, "pip install smbroker", needed=True)
+    for text in listen:
+        yield _port(text, config)
+    yield from _disk(data)
+    yield from _packages(SPARK_PACKAGES, "for tables and pipelines: pip install 'smbroker[spark]'", needed=False)
+    yield _java()
+
+
+def _packages(names: Sequence[str], remedy: str, *, needed: bool) -> Iterator[Finding]:
+    for name in names:
+        try:
+            yield Finding(name, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(name, "is not installed", remedy, needed)
+
+
+def _port(text: str, config: Config) -> Finding:
+    try:
+        bound = listeners.bind(listeners.endpoint(text), config)
+    except SmbError as error:
+        return Finding(
+            "port", error.text, f"stop who uses it, or listen elsewhere: --listen {text.rpartition(':')[0]}:PORT"
+        )
+    for sock in (bound.stream, bound.datagram):
+        if sock:
+            sock.close()
+    return Finding("port", f"{text} is free")
+
+
+def _disk(data: Path) -> Iterator[Finding]:
+    place = next(each for each in (data.absolute(), *data.absolute().parents) if each.is_dir())
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"x")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        yield Finding("disk", f"{place}: {error.strerror}", "let this user write there, or name another with --data")
+        return
+    free = shutil.disk_usage(place).free
+    said = f"{data}: {free / (1 << 30):.1f} GiB free"
+    yield Finding(
+        "disk", said, "" if free >= LEAST_FREE else "make room, or limit the log: docs/howto/retention.md", False
+    )
+
+
+def _java() -> Finding:
+    try:
+        from smbroker.spark.session import missing_java
+    except ImportError:
+        return Finding("java", "was not looked for: there is no pyspark")
+    missing = missing_java()
+    return (
+        Finding("java", "is there") if missing is None else Finding("java", missing, "install it for pipelines", False)
+    )
