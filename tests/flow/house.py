@@ -88,6 +88,7 @@ class Broker:
         )
         self.out = Lines(self.process.stdout)
         self.err = Lines(self.process.stderr)
+        self.settles = 0  # questions of `peers.settled`, each counted as refused
         self._sockets: list[socket.socket] = []
         wait_for(lambda: self.out.has("ready") or self.process.poll() is not None, "ready")
         assert self.process.poll() is None, self.err.wait_end()

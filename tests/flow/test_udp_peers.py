@@ -392,7 +392,7 @@ def test_all_of_it_over_ipv6() -> None:
         gone.sock.close()
         for number in range(4):
             assert publisher.ask(b"P|a/b|%d" % number) == b"Hello Publisher!"
-        publisher.ask(b"S|settled")
+        publisher.ask(b"P|$settled|")
         assert not broker.err.has("does not listen any more")
         publisher.ask(b"P|a/b|4")
         broker.err.wait(f"semicolon [::1]:{gone.port} does not listen any more")
