@@ -66,3 +66,11 @@ def test_messages_of_the_log_and_fields_of_json(spark: SparkSession, store: Stor
     assert [row.value for row in frame.collect()] == [21.5, -3.0, None, None]
     fields = frame.selectExpr("try_variant_get(json, '$.t', 'double') as t", "json:unit::string as unit")
     assert [tuple(row) for row in fields.collect()] == [(None, None), (None, None), (20.25, "C"), (None, None)]
+
+
+def test_the_package_has_it_whatever_was_imported_before() -> None:
+    import smbroker.spark.pipelines.runner
+    import smbroker.spark.view
+
+    assert callable(smbroker.spark.decoded)
+    assert callable(smbroker.spark.publish_batch)

@@ -8,12 +8,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from smbroker.spark.decoded import decoded
     from smbroker.spark.sink import publish_batch
+    from smbroker.spark.view import decoded
 
 __all__ = ["decoded", "publish_batch"]
 
-_HOME = {"decoded": "smbroker.spark.decoded", "publish_batch": "smbroker.spark.sink"}
+_HOME = {"decoded": "smbroker.spark.view", "publish_batch": "smbroker.spark.sink"}
 
 
 def __getattr__(name: str) -> Any:

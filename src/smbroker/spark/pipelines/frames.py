@@ -9,11 +9,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from smbroker.model.topic import MAX_TOPIC
-from smbroker.spark.decoded import decoded
 from smbroker.spark.pipelines.errors import located
 from smbroker.spark.pipelines.files import Pipeline
 from smbroker.spark.pipelines.problem import Problem
 from smbroker.spark.pipelines.template import Template
+from smbroker.spark.view import decoded
 
 VIEW = "messages"
 PASSED_ON = {  # beside a column `payload`: what the sink takes
