@@ -12,6 +12,7 @@ import pytest
 
 from cli.programs import SCRIPTS
 from flow.house import Broker, Lines, end_with_the_tests, wait_for
+from log.logkit import LONG
 from smbroker.log.reader import LogReader
 from smbroker.log.rows import as_json
 from spark.runnerkit import rows_of
@@ -68,6 +69,7 @@ def master(tmp_path: Path) -> Iterator[str]:
             yield url
 
 
+@pytest.mark.skipif(not LONG, reason="five JVMs take minutes; make long runs it")
 def test_pipelines_run_on_the_workers_of_a_cluster(master: str, tmp_path: Path) -> None:
     pipelines = tmp_path / "pipelines"
     pipelines.mkdir()
