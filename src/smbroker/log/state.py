@@ -93,11 +93,11 @@ class State:
         with _connected(self._path) as database:
             return database.execute("SELECT topic, payload, about FROM retained").fetchall()
 
-    def load_fact(self, name: str) -> int:
-        """0 if it was never saved."""
+    def load_fact(self, name: str) -> int | None:
+        """None if it was never saved."""
         with _connected(self._path) as database:
             found = database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-            return int(found[0]) if found else 0
+            return int(found[0]) if found else None
 
     # --- changes: they return at once ---
 

@@ -27,6 +27,7 @@ from smbroker.server.mqtt.session import NEVER, MqttSession
 from smbroker.server.mqtt.subscriptions import Subscription
 
 FACT = "mqtt"
+STATE_PATIENCE = 5.0  # seconds for the first word to the state; should it fail, the state is complete a second later
 IDLE_ROWS = 10_000  # a cursor moves on over so many messages that are not for it; less is not worth saving
 SHARE = b"$share"
 ROWS = ("topic", "payload", "dialect", "source", "client", "qos", "properties", "retain")
@@ -112,6 +113,10 @@ class MqttKeeping:
             self._mqtt.retained.put(topic, Retained(payload, extra, origin), tell=False)
         self._mqtt.retained.changed = self.retained
         applied = self._state.load_fact(FACT)
+        if applied is None:  # a state that is begun anew knows of nothing before it: a long log is not searched for it
+            applied = log.next_offset
+            self._state.save_fact(FACT, applied)
+            self._state.flush(STATE_PATIENCE)
         if applied < log.next_offset or self._mqtt.sessions:
             self._apply(log, max(applied, log.first_offset))
 
