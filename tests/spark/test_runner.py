@@ -82,7 +82,7 @@ def test_files_are_picked_up_while_the_others_go_on(spark: SparkSession, store: 
         wait_rows(store.path, "late", 1)
         assert running.status("late").error is None
         directory(tmp_path, late_sql="-- table: late\nSELECT offset, 'changed' AS v FROM messages\n")
-        wait_for(lambda: any("has changed" in line for line in running.said[-3:]), "change", PATIENCE)
+        wait_for(lambda: sum("has changed" in line for line in running.said) == 2, "the second change", PATIENCE)
         store.publish_payloads([b"2"], ORIGINS[1])
         assert [row["v"] for row in sorted(wait_rows(store.path, "late", 2), key=lambda row: row["offset"])] == [
             "a",
