@@ -1,8 +1,8 @@
 """Rights in use: what each client may do, decided once per topic and remembered.
 
 A `Grant` is one identity's rights under the rules there are. Whoever routes, replays or publishes asks it for a
-concrete topic, where a route or a replay is built; so a message costs nothing. When the rules change every grant changes with
-them, and whoever remembers what a grant said must ask again (`Rights.changed`).
+concrete topic, where a route or a replay is built; so a message costs nothing. When the rules change every grant
+changes with them, and whoever remembers what a grant said must ask again (`Rights.changed`).
 
 Without rules, whoever is on this machine may do all, and nobody else anything.
 """
