@@ -214,6 +214,7 @@ def test_a_send_that_fails_is_counted_and_told_and_the_next_peer_is_served(house
     impossible = house.listener._new_peer(lane, house.listener._receiver.raw(("127.0.0.1", 0)))
     impossible.session = impossible.new_session()
     impossible.session.outbox = impossible
+    impossible.session.grant = impossible.grant
     house.turn.sessions.subscribe(impossible.session, (b"a",))
     publisher.send(b"pa;m")
     house.turn_once()

@@ -1,7 +1,7 @@
 """The broker: starts the listeners, runs until told to stop, stops in order.
 
 It stops on SIGINT, SIGTERM and the word `exit` on standard input; the end of that input does not
-stop it. SIGUSR1 makes the next semicolon subscribe drop the others first.
+stop it. SIGUSR1 makes the next semicolon subscribe drop the others first; SIGHUP reads rules and users again.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import uvloop
 
 from smbroker.log.lean import without_pandas
+from smbroker.model.errors import UsageError
 from smbroker.server import listeners
 from smbroker.server.config import Config
 from smbroker.server.console import Console
@@ -30,7 +31,7 @@ from smbroker.server.tcp import Connections
 from smbroker.server.turn import Turn
 from smbroker.server.udp import UdpListener
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 STOP_LIMIT = 2.0  # seconds for clients to take what has been written to them
 SWITCH_INTERVAL = 0.0005  # seconds: how long the loop may wait for the log's thread to yield the interpreter
 GC_THRESHOLDS = (50_000, 20, 50)  # a turn makes many objects and no cycles: look for those less often
@@ -96,6 +97,12 @@ class Broker:
         self._service_of = services
         self._services: list[Service] = []
         self.desk = Desk(config, self.turn, self.store, self.connections)
+        self.turn.access.rights.changed += [
+            self.turn.rights_changed,
+            self.mqtt.rights_changed,
+            self.connections.rights_changed,
+            self.desk.rights_changed,
+        ]
         self._input = b""
 
     async def start(self, bound: list[Bound]) -> None:
@@ -106,6 +113,8 @@ class Broker:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(number, self.stopped.set)
         self._loop.add_signal_handler(signal.SIGUSR1, self._drop_semicolon_next)
+        if self.turn.access.on:  # otherwise the end of its terminal ends the broker, as ever
+            self._loop.add_signal_handler(signal.SIGHUP, self._reload)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         for one in bound:
             await self._listen(one)
@@ -141,6 +150,7 @@ class Broker:
             listener.close()
         if self.store:
             await self.store.close()
+        self.turn.access.close()
         self._say_farewell()
 
     async def _close_connections(self) -> None:
@@ -172,6 +182,17 @@ class Broker:
             self._servers.append(await self._loop.create_server(protocol, sock=one.stream, backlog=listeners.BACKLOG))
         if not self._config.quiet:
             self.console.say(f"listening {kind} {one.endpoint.host} {one.endpoint.port}")
+
+    def _reload(self) -> None:
+        """Rules and users, again from their files; if they cannot be had, those that were stay."""
+        access = self.turn.access
+        try:
+            access.reload()
+        except UsageError as error:
+            self.console.error(f"{error.text}; the rules stay as they were" if access.on else error.text)
+        else:
+            self.console.note(f"rules and users were read again: {self._config.rights.rules}")
+        self.turn.begin()
 
     def _drop_semicolon_next(self) -> None:
         self.turn.drop_semicolon = True

@@ -9,6 +9,7 @@ from typing import Any
 
 from smbroker.log.rows import message
 from smbroker.model.filter import Filter, matches
+from smbroker.model.grant import Grant
 from smbroker.model.message import Columns
 from smbroker.model.topic import Topic
 from smbroker.server.recent import Recent
@@ -30,8 +31,9 @@ class Sample:
 
 
 class Sampler:
-    def __init__(self, pattern: Filter | None, cursor: int, *, kept: bool) -> None:
+    def __init__(self, pattern: Filter | None, cursor: int, grant: Grant, *, kept: bool) -> None:
         """Without a log (`kept`) messages have no offset."""
+        self._grant = grant
         self._pattern = pattern
         self._cursor = cursor
         self._kept = kept
@@ -54,7 +56,7 @@ class Sampler:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
             known = self._known[topic] = self._pattern is None or matches(self._pattern, topic)
-        return known
+        return known and (not self._grant.limited or self._grant.subscribes[topic])
 
     def _shown(self, base: int, columns: Columns, row: int) -> dict[str, Any]:
         origin, payload = columns.origins[row], columns.payloads[row]

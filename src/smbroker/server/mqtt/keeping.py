@@ -18,6 +18,7 @@ from smbroker.log.format import Note
 from smbroker.log.log import Log
 from smbroker.log.state import SavedSession, SessionKey, State
 from smbroker.model.filter import Filter
+from smbroker.model.grant import EVERYTHING
 from smbroker.model.message import Dialect, Extra, Origin
 from smbroker.model.topic import Topic
 from smbroker.server.commits import Commits
@@ -74,6 +75,8 @@ class MqttKeeping:
 
     def _save(self, session: MqttSession) -> None:
         about: dict[str, Any] = {"expiry": session.expiry, "inbound": sorted(session.inbound)}
+        if session.user is not None:
+            about["user"] = session.user
         cursor = None
         session.changed = False
         if session.replay:
@@ -128,6 +131,10 @@ class MqttKeeping:
             self._state.drop_session(one.key)
             return
         session = service.sessions[one.key[1]] = MqttSession(service, one.key[1])
+        session.user = about.get("user")
+        session.grant = (
+            EVERYTHING  # what waits for it is looked at when its client comes: only then is known who that is
+        )
         session.expiry = about.get("expiry", NEVER)
         session.inbound = set(about.get("inbound", ()))
         end = self._commits.recent.next  # a log that was begun anew has not come as far as what was saved

@@ -12,6 +12,7 @@ from smbroker.dialects import mqtt
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Connect, Will
 from smbroker.dialects.mqtt.reasons import (
+    CLIENT_ID_NOT_VALID,
     IMPLEMENTATION,
     QUOTA_EXCEEDED,
     SESSION_TAKEN_OVER,
@@ -70,7 +71,7 @@ class Mqtt:
 
     def open(self, connection: "MqttConnection", packet: Connect) -> tuple[MqttSession, bool]:
         """The session of a CONNECT, and whether it was there before. Raises Malformed if there is no room."""
-        session = self.sessions.get(packet.client)
+        session = self._owned(self.sessions.get(packet.client), connection.grant.user)
         if session and session.connection:
             session.connection.end(SESSION_TAKEN_OVER, "another connection has taken the session over")
             session = self.sessions.get(packet.client)  # it may have ended with its connection
@@ -83,6 +84,9 @@ class Mqtt:
             if len(self.sessions) >= self.config.max_sessions:
                 raise Malformed("too_many_sessions", "no room for another session (mqtt.max_sessions)", QUOTA_EXCEEDED)
             session = self.sessions[packet.client] = MqttSession(self, packet.client)
+        session.user = connection.grant.user
+        session.grant = connection.grant
+        session.rights_changed()
         self._adopt(session, packet)
         self._cancel_expiry(session)
         self.turn.settle()
@@ -92,6 +96,32 @@ class Mqtt:
         if session.lasting and self.keeping:
             self.keeping.session(session)
         return session, present
+
+    def _owned(self, session: MqttSession | None, user: str | None) -> MqttSession | None:
+        """The session, if it is this user's. One of somebody who was not known makes room for a user."""
+        access = self.turn.access
+        if session is None or session.user == user or not access.on:
+            return session
+        gone = session.connection is None and session.user not in access.users.all
+        if session.user is not None and not gone:
+            text = "the client id is another user's; choose another one"
+            raise Malformed("mqtt_other_user", text, CLIENT_ID_NOT_VALID)
+        if session.connection:
+            session.connection.end(SESSION_TAKEN_OVER, "a user has the client id now")
+        if session.name in self.sessions:
+            self.drop(session)
+        return None
+
+    def rights_changed(self) -> None:
+        access = self.turn.access
+        for session in list(self.sessions.values()):
+            session.rights_changed()
+            who = session.grant.identity
+            if who and who.proof and who.user not in access.users.all:
+                if session.connection:
+                    session.connection.rights_changed()
+                if session.name in self.sessions:
+                    self.drop(session)
 
     def _adopt(self, session: MqttSession, packet: Connect) -> None:
         """What the client says of itself with this connection."""
@@ -161,7 +191,8 @@ class Mqtt:
 
     def _publish_will(self, connection: "MqttConnection", will: Will) -> None:
         extra = Extra(will.qos, will.retain, mqtt.to_pairs(will.properties, time.time()))
-        if will.topic.startswith(b"$"):
+        if not connection.may_publish(will.topic):
+            connection.refused(will.topic, 1)
             return
         message: Publish = (will.topic, will.payload, Kind.BYTES, b"")
         self.turn.publish_with(connection, message, extra)

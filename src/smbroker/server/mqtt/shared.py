@@ -5,6 +5,7 @@ Members that are here come first; if none is, the message waits in the queue of 
 
 from smbroker.core.sessions import Session
 from smbroker.model.filter import Filter
+from smbroker.model.grant import EVERYTHING
 from smbroker.model.message import Columns, Dialect
 from smbroker.model.topic import Topic
 from smbroker.server.mqtt.session import MqttSession
@@ -20,12 +21,14 @@ class Share(Session):
         self.members: dict[MqttSession, Subscription] = {}
         self._turn = 0
         self.receive = self.take
+        self.grant = EVERYTHING  # each member has its own
 
-    def take(self, _topic: Topic, columns: Columns, start: int, end: int) -> None:
-        able = [one for one in self.members if one.connection and not one.connection.full and one.room]
-        able = able or [one for one in self.members if one.connection]
+    def take(self, topic: Topic, columns: Columns, start: int, end: int) -> None:
+        members = [one for one in self.members if not one.grant.limited or one.grant.subscribes[topic]]
+        able = [one for one in members if one.connection and not one.connection.full and one.room]
+        able = able or [one for one in members if one.connection]
         away = not able
-        able = able or [one for one in self.members if one.lasting]
+        able = able or [one for one in members if one.lasting]
         if not able:
             return
         for row in range(start, end):
