@@ -1,4 +1,7 @@
-"""uvicorn in the broker's loop: no signals, no lifespan, no output of its own; connections that say nothing end."""
+"""uvicorn in the broker's loop: no signals, no lifespan, no output of its own; connections that say nothing end.
+
+A connection that turns to WebSocket at `/mqtt` is handed over to the broker.
+"""
 
 import asyncio
 import contextlib
@@ -8,8 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
+from starlette.datastructures import Headers
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from smbroker.model.errors import Refused
+from smbroker.web import guard, mqtt
 from smbroker.web.app import App
 from smbroker.web.desk import Desk, Settings
 
@@ -37,6 +43,35 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._check.cancel()
         super().connection_lost(exc)
+
+    def _should_upgrade(self) -> bool:
+        """To MQTT over WebSocket. If that is refused it is a request as any other, and its answer says why."""
+        if self.scope["raw_path"] != mqtt.PATH or self.scope["method"] != "GET":
+            return False
+        app = self.config.app
+        assert isinstance(app, App)
+        headers = Headers(raw=self.headers)
+        try:
+            guard.check(headers, self.scope["server"][0], app.settings.hosts)  # type: ignore[index]
+            mqtt.agreed(headers)
+        except Refused:
+            return False
+        return app.desk.open and len(self.connections) < app.settings.max_connections
+
+    def handle_websocket_upgrade(self, event: Any) -> None:  # noqa: ARG002
+        app = self.config.app
+        assert isinstance(app, App)
+        self._check.cancel()
+        self.connections.discard(self)
+        transport = self.transport
+        transport.write(mqtt.agreed(Headers(raw=self.headers)))
+        sock = mqtt.MqttSocket(app.desk, self.connections.discard)
+        self.connections.add(sock)  # type: ignore[arg-type]
+        transport.set_protocol(sock)
+        sock.connection_made(transport)
+        early, _ = self.conn.trailing_data
+        if early:
+            sock.data_received(early)
 
     def _look(self) -> None:
         """Twice nothing but the same finished request, or none: nobody is there."""
