@@ -21,7 +21,7 @@ def newest(table: DeltaTable, order: str, limit: int, topic: str | None) -> pa.T
     dataset = table.to_pyarrow_dataset()
     found = _Found(dataset.schema, order, limit, topic)
     largest = _largest_by_file(table, order)
-    files = [(largest.get(file.path), file) for file in dataset.get_fragments()]
+    files: list[tuple[Any, Any]] = [(largest.get(file.path), file) for file in dataset.get_fragments()]
     known = sorted((one for one in files if one[0] is not None), key=lambda one: one[0], reverse=True)
     for bound, file in [*(one for one in files if one[0] is None), *known]:
         if not found.wants(bound):
