@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
+LIMIT = 30_000  # milliseconds that a browser on a busy machine may take
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -35,8 +36,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator["Browser"]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=LIMIT)
     with sync_playwright() as playwright:
         rights = ["--no-sandbox"] if os.geteuid() == 0 else []
         made = playwright.chromium.launch(executable_path=CHROMIUM, args=rights)
@@ -61,7 +63,7 @@ def page(browser: "Browser", broker: Broker, wrong: list[str]) -> Iterator["Page
     """Anything that the browser's console complains of fails the test."""
     context = browser.new_context(base_url=f"http://127.0.0.1:{broker.ports['web']}")
     made = context.new_page()
-    made.set_default_timeout(10_000)
+    made.set_default_timeout(LIMIT)
     made.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
     made.on("pageerror", lambda error: wrong.append(str(error)))
     yield made

@@ -68,3 +68,35 @@ def matches(pattern: Filter, topic: Topic) -> bool:
         if position == len(levels) or (wanted is not ANY and wanted != levels[position]):
             return False
     return len(pattern) == len(levels)
+
+
+def overlaps(one: Filter, other: Filter) -> bool:
+    """Whether some topic matches both."""
+    if _misses_dollar(one, other) or _misses_dollar(other, one):
+        return False
+    for mine, theirs in zip(one, other, strict=False):
+        if mine is REST or theirs is REST:
+            return True
+        if isinstance(mine, bytes) and isinstance(theirs, bytes) and mine != theirs:
+            return False
+    shorter, longer = sorted((one, other), key=len)
+    return len(one) == len(other) or longer[len(shorter)] is REST
+
+
+def covers(wide: Filter, narrow: Filter) -> bool:
+    """Whether every topic that matches `narrow` matches `wide`."""
+    if _misses_dollar(wide, narrow):
+        return False
+    for position, level in enumerate(wide):
+        if level is REST:
+            return True
+        if position == len(narrow) or narrow[position] is REST:
+            return False
+        if level is not ANY and level != narrow[position]:
+            return False
+    return len(wide) == len(narrow)
+
+
+def _misses_dollar(wild: Filter, literal: Filter) -> bool:
+    first = literal[0]
+    return isinstance(wild[0], Wildcard) and isinstance(first, bytes) and first.startswith(b"$")

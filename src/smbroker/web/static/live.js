@@ -7,30 +7,34 @@ const AGAIN = 2000; // milliseconds until a stream that was refused is tried aga
 export const history = []; // {time, in: {dialect: rate}, out: {dialect: rate}, bytesIn, bytesOut}
 export let figures = null; // the last ones
 
-let source = null, query = "", onFigures = () => {}, onMessages = () => {}, onState = () => {};
-let again = 0;
+const nothing = () => {};
+
+let source = null, query = "", again = 0, hear = {}, onState = nothing;
 
 export const hearState = (callback) => { onState = callback; };
 
-// What a view wants to hear; `wanted` are the parameters of /v1/live.
-export function watch(wanted, { onfigures = () => {}, onmessages = () => {} }) {
-  onFigures = onfigures;
-  onMessages = onmessages;
+// What a view wants to hear; `wanted` are the parameters of /v1/live. After `onopen` no message is missed, until the next one.
+export function watch(wanted, { onfigures = nothing, onmessages = nothing, onopen = nothing, onrefused = nothing }) {
+  hear = { onfigures, onmessages, onopen, onrefused };
   const asked = new URLSearchParams(wanted).toString();
   if (asked !== query || !source) open(asked);
+  else if (source.readyState === EventSource.OPEN) onopen();
 }
 
 function open(asked) {
   close();
   query = asked;
   if (document.hidden) return;
-  source = new EventSource(`/v1/live?${query}`);
-  source.addEventListener("open", () => onState("live"));
-  source.addEventListener("figures", (event) => take(JSON.parse(event.data)));
-  source.addEventListener("messages", (event) => onMessages(JSON.parse(event.data)));
-  source.addEventListener("error", () => {
+  const made = source = new EventSource(`/v1/live?${query}`);
+  const listen = (kind, heard) => made.addEventListener(kind, (event) => { if (made === source) heard(event); });
+  listen("open", () => { onState("live"); hear.onopen(); });
+  listen("figures", (event) => take(JSON.parse(event.data)));
+  listen("messages", (event) => hear.onmessages(JSON.parse(event.data)));
+  listen("error", () => {
     onState("lost");
-    if (source && source.readyState === EventSource.CLOSED) again = setTimeout(() => open(query), AGAIN);
+    if (made.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
+    again = setTimeout(() => open(query), AGAIN);
+    hear.onrefused();
   });
 }
 
@@ -61,7 +65,7 @@ function take(found) {
     });
     if (history.length > KEPT) history.shift();
   }
-  onFigures(found);
+  hear.onfigures(found);
 }
 
 function rates(before, now, passed) {

@@ -2,7 +2,7 @@
 
 import { askLines } from "../ask.js";
 import { h, say } from "../dom.js";
-import { watch } from "../live.js";
+import { follow } from "../follow.js";
 import { FORMATS, some, whole } from "../words.js";
 import { Messages } from "./messages.js";
 
@@ -10,7 +10,7 @@ const MOST = 500; // messages on the page
 const PAGE = 100; // that are asked for at once
 
 export function tail(place, signal) {
-  let filter = place.query.get("filter") ?? "", paused = false, held = 0, seen = 0, left = 0, timer = 0, asked = 0;
+  let filter = place.query.get("filter") ?? "", paused = false, held = 0, seen = 0, left = 0, timer = 0, leave = new AbortController();
   const messages = new Messages(MOST);
   const box = h("input", { type: "search", placeholder: "Filter, e.g. house/+/temperature or plant/#", value: filter, ariaLabel: "Filter", spellcheck: false, oninput: typed });
   const pause = h("button", { type: "button", onclick: () => hold(!paused) }, "Pause");
@@ -57,22 +57,22 @@ export function tail(place, signal) {
     tell();
   }
 
-  async function begin() {
-    [seen, left] = [0, 0];
-    const mine = ++asked;
-    messages.clear();
-    const wanted = filter ? { filter } : {};
-    try {
-      const past = await askLines("/v1/messages", { ...wanted, before: "latest", limit: PAGE }, signal);
-      if (mine !== asked) return;
-      messages.newest(past);
-      tell();
-    } catch (error) {
-      if (signal.aborted || mine !== asked) return;
-      tell(error.message);
-      if (error.code !== "no_log") return; // a bad filter
+  function past(found, hole) {
+    if (paused) held += found.length;
+    else {
+      if (hole) messages.clear(); // what is between can be had by going back
+      messages.newest(found);
     }
-    watch({ ...wanted, tail: 1 }, { onmessages: heard });
+    tell();
+  }
+
+  function begin() {
+    [seen, left] = [0, 0];
+    leave.abort();
+    leave = new AbortController();
+    messages.clear();
+    follow(filter ? { filter } : {}, AbortSignal.any([signal, leave.signal]),
+      { page: PAGE, onpast: past, onsample: heard, onfailed: (error) => tell(error.message) });
   }
 
   async function older() {

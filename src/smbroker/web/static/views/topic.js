@@ -3,7 +3,7 @@
 import { ask, askLines } from "../ask.js";
 import { Chart } from "../chart.js";
 import { h, say } from "../dom.js";
-import { watch } from "../live.js";
+import { follow } from "../follow.js";
 import { ago, rate, seconds, visible, whole } from "../words.js";
 import { Messages } from "./messages.js";
 import { form } from "./publish.js";
@@ -21,7 +21,7 @@ export function topic(place, signal) {
   const statistics = new Chart(signal, { height: 220, shown: short });
   const note = h("span", { className: "note" }), latest = h("strong", { className: "latest" });
   const none = h("p", { className: "empty" }, "No numbers yet.");
-  const more = h("button", { type: "button", onclick: older }, "Further back");
+  const more = h("button", { type: "button", hidden: true, onclick: older }, "Further back");
   const table = h("section", { className: "panel", hidden: true }, h("h2", {}, "Statistics", statistics.legend), statistics.element);
   const messages = new Messages(SHOWN, { topics: false });
 
@@ -43,32 +43,28 @@ export function topic(place, signal) {
     say(note, `${ago(last.ts)}${passed > 3 ? `, ${rate(count / passed)} per second while you look` : ""}`);
   }
 
-  async function begin() {
-    try {
-      const past = await askLines("/v1/messages", { topic: name, before: "latest", limit: POINTS }, signal);
-      first = past[0]?.offset ?? null;
-      more.hidden = past.length < POINTS;
-      add(past);
-      messages.newest(past.slice(-SHOWN));
+  // The last messages; and again, those since the stream was cut.
+  function past(found, hole) {
+    if (hole || first === null) {
+      times.length = values.length = 0;
+      messages.clear();
+      first = found[0]?.offset ?? null;
+      more.hidden = found.length < POINTS;
       begun = Date.now() / 1000;
-      count = 0;
-      tell();
-      if (!past.length) say(note, "Nothing has been published here yet.");
-    } catch (error) {
-      if (signal.aborted) return;
-      say(note, error.message);
-      if (error.code !== "no_log") return;
+      count = -found.length;
     }
-    watch({ topic: name, tail: 1 }, {
-      onfigures: tell,
-      onmessages: (sample) => {
-        add(sample.messages);
-        count += sample.seen - sample.messages.length;
-        messages.newest(sample.messages);
-        tell();
-      },
-    });
-    averages();
+    add(found);
+    messages.newest(found.slice(-SHOWN));
+    tell();
+    if (!last) say(note, "Nothing has been published here yet.");
+  }
+
+  function sample(heard) {
+    first ??= heard.messages[0]?.offset ?? null;
+    add(heard.messages);
+    count += heard.seen - heard.messages.length;
+    messages.newest(heard.messages);
+    tell();
   }
 
   async function older() {
@@ -99,7 +95,9 @@ export function topic(place, signal) {
       { min: rows.map((row) => row.min), mean: rows.map((row) => row.mean), max: rows.map((row) => row.max) });
   }
 
-  begin();
+  follow({ topic: name }, signal,
+    { page: POINTS, onpast: past, onsample: sample, onfigures: tell, onfailed: (error) => say(note, error.message) });
+  averages();
   const levels = name.split("/"), up = levels.slice(0, -1).join("/");
   return h("div", {},
     h("h1", { className: "name" }, h("a", { href: up ? `#/topics?${new URLSearchParams({ search: up })}` : "#/topics" }, "Topics"), " / ", visible(name)),
