@@ -1,7 +1,7 @@
 """MQTT over TLS beside Mosquitto, in turns: `python bench/tls.py [--rounds N] [--messages N]`.
 
-Needs gcc, OpenSSL's headers (libssl-dev), openssl and mosquitto. Certificates are made on the spot; both servers get the
-same, and agree with the generator on the same cipher, which is printed. Ratios are of medians of one run.
+Needs gcc, OpenSSL's headers (libssl-dev), openssl and mosquitto. A certificate is made on the spot; both servers get
+the same one, and agree with the generator on the same cipher, which is printed. Ratios are of medians of one run.
 """
 
 import argparse
@@ -45,10 +45,9 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def smb(port: int, directory: Path, tls: bool = True) -> list[str]:
+def smb(port: int, directory: Path) -> list[str]:
     files = f"?certificate={directory}/cert.pem&key={directory}/key.pem"
-    listen = f"mqtt+tls://127.0.0.1:{port}{files}" if tls else f"mqtt://127.0.0.1:{port}"
-    return [str(SMBBROKER), "--quiet", "--no-log", "--listen", listen]
+    return [str(SMBBROKER), "--quiet", "--no-log", "--listen", f"mqtt+tls://127.0.0.1:{port}{files}"]
 
 
 def mosquitto(port: int, directory: Path) -> list[str]:
@@ -115,7 +114,10 @@ def main() -> None:
                     ciphers.add(cipher)
             ours, theirs = (statistics.median(found) for found in rates.values())
             shown = " ".join(sorted(ciphers))
-            print(f"{case[0]:36} SMB {ours:12,.0f}  Mosquitto {theirs:10,.0f}  {ours / theirs:5.1f} x  {shown}", flush=True)
+            print(
+                f"{case[0]:36} SMB {ours:12,.0f}  Mosquitto {theirs:10,.0f}  {ours / theirs:5.1f} x  {shown}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ The host is given with -h or, in the pipe dialect's own form of call, as the fir
 """
 
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from smbroker.cli.arguments import MAX_PORT, Parser, Problems, shown, whole_number
@@ -35,7 +37,9 @@ def add_target_options(parser: Parser) -> None:
     parser.add_argument("-p", "--port", help=f"port of the broker (default: {ports}; mqtt with --tls 8883)")
     parser.add_argument("--tls", action="store_true", help="with padded, mqtt and typed subscribers: speak TLS")
     parser.add_argument("--cafile", metavar="FILE", help="with --tls: who signed the broker's certificate (PEM)")
-    parser.add_argument("--cert", metavar="FILE", help="with --tls: our certificate, for brokers that ask for one (PEM)")
+    parser.add_argument(
+        "--cert", metavar="FILE", help="with --tls: our certificate, for a broker that asks for it (PEM)"
+    )
     parser.add_argument("--key", metavar="FILE", help="with --cert: its key (PEM), if that is a file of its own")
 
 
@@ -74,16 +78,21 @@ def _tls(options: Namespace, dialect: Dialect, problems: Problems) -> "SSLContex
     import ssl
 
     context = ssl.create_default_context()
-    for option, name, load in (
-        ("--cafile", options.cafile, lambda: context.load_verify_locations(options.cafile)),
-        ("--cert", options.cert, lambda: context.load_cert_chain(options.cert, options.key)),
-    ):
-        try:
-            if name:
-                load()
-        except (OSError, ssl.SSLError) as error:
-            why = error.strerror if not isinstance(error, ssl.SSLError) else "not what is needed, in PEM"
-            problems.texts.append(f"{option} {shown(name)}: {why}")
+    with _naming_file(problems, "--cafile", options.cafile):
+        if options.cafile:
+            context.load_verify_locations(options.cafile)
+    with _naming_file(problems, "--cert", options.cert):
+        if options.cert:
+            context.load_cert_chain(options.cert, options.key)
     if options.key and not options.cert:
         problems.texts.append("--key: goes with --cert")
     return context
+
+
+@contextmanager
+def _naming_file(problems: Problems, option: str, name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # ssl's are among them, and name the library's inside
+        why = "not what is needed, in PEM" if hasattr(error, "library") else error.strerror
+        problems.texts.append(f"{option} {shown(name)}: {why}")

@@ -242,14 +242,15 @@ class Tls(asyncio.Protocol, asyncio.Transport):
             self._transport.write(self._outgoing.read())
 
     def _late(self) -> None:
-        self._timer = None
         text = f"no TLS handshake within {self._door.timeout:g} s (tls.handshake_timeout)"
         self._door.refuse(self._host, ProtocolError("tls_timeout", text))
+        self._end_handshake()
         self.abort()
 
     def _fail(self, error: ProtocolError) -> None:
         self._door.refuse((self._transport.get_extra_info("peername") or ("",))[0], error)
         self._closing = True
+        self._end_handshake()
         self._transport.close()
 
 
