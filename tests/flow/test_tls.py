@@ -16,7 +16,8 @@ from flow.certificates import Authority
 from flow.house import BIN, LIMIT, Broker, Tcp, wait_for
 from flow.mqtt import Mqtt
 from flow.wires import PUBACK, SUBACK, config, delivery, identity, padded, publication, subscription
-from smbroker.dialects.mqtt.packets import Publish
+from smbroker.dialects.mqtt.packets import Connect, Publish
+from web.websocket import BINARY, frame, handshake
 
 KINDS = ("padded+tls", "typed+tls", "mqtt+tls", "tcp+tls", "web+tls", "udp")
 
@@ -133,6 +134,16 @@ def test_the_web_speaks_tls_and_knows_it(broker: TlsBroker, authority: Authority
         assert answer.status == 200
     with urllib.request.urlopen(f"{url}/", timeout=LIMIT, context=authority.trusting()) as answer:
         assert b"<html" in answer.read()
+
+
+def test_mqtt_over_websocket_over_tls(broker: TlsBroker) -> None:
+    client = broker.tcp("web+tls")
+    client.send(handshake() + frame(BINARY, Connect(4, "wss").encode()))
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += client.receive(1)
+    assert b" 101 " in head
+    assert client.receive(6)[2:4] == b"\x20\x02"  # CONNACK, in a frame
 
 
 def test_a_client_that_has_said_all_still_hears_its_answer(broker: TlsBroker) -> None:

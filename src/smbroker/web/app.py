@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from smbroker.model.errors import Refused, SmbError
-from smbroker.web import errors, guard
+from smbroker.web import errors, guard, mqtt
 from smbroker.web.desk import Desk, Settings
 from smbroker.web.page import Page
 from smbroker.web.publish import PREFIX, Publishing
@@ -56,8 +56,8 @@ class App:
     def __init__(self, desk: Desk, settings: Settings) -> None:
         publishing, reading = Publishing(desk, settings), Reading(desk, settings)
         batches, page = Batches(desk, settings), Page()
-        self._desk = desk
-        self._settings = settings
+        self.desk = desk
+        self.settings = settings
         self._router = Router(
             [
                 TopicRoute(publishing.one),
@@ -76,6 +76,7 @@ class App:
                 Route("/v1/live", reading.live),
                 Route("/health", reading.health),
                 Route("/metrics", reading.metrics),
+                Route("/mqtt", self._mqtt),
                 Route("/", page.file),
                 Route("/static/{name:path}", page.file),
             ],
@@ -91,7 +92,7 @@ class App:
         answering = _Answering(send)
         body = _Body(receive)
         try:
-            guard.check(Headers(scope=scope), scope["server"][0], self._settings.hosts)
+            guard.check(Headers(scope=scope), scope["server"][0], self.settings.hosts)
             await self._router(scope, body, answering)
         except (SmbError, HTTPException) as error:
             response = self._refused(error)
@@ -105,12 +106,17 @@ class App:
             context = {"message": f"while answering {scope['method']}", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
 
+    async def _mqtt(self, request: Request) -> Response:
+        """A handshake that was not agreed to (see `server`)."""
+        mqtt.agreed(request.headers)
+        raise Refused("too_many_streams", "there are too many connections (web.max_connections), or the broker stops")
+
     def _refused(self, error: SmbError | HTTPException) -> Response:
         if isinstance(error, HTTPException):
             code = "not_found" if error.status_code == 404 else "method_not_allowed"
             return errors.failure(error.status_code, code, error.detail)
         if isinstance(error, Refused):
-            self._desk.refused(error.code)
+            self.desk.refused(error.code)
         return errors.answer(error)
 
     async def _tell(self, response: Response, scope: Scope, body: "_Body", send: Send) -> None:

@@ -1,5 +1,6 @@
 """What the web needs of the broker; the server's desk has it. Errors are the model's."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -97,6 +98,9 @@ class Desk(Protocol):
 
     async def health(self) -> tuple[bool, dict[str, Any]]:
         """Whether all is well, and what to say."""
+
+    def mqtt_connection(self) -> asyncio.Protocol:
+        """One that speaks MQTT over the transport that it is given."""
 
     def warn(self, code: str, text: str) -> None:
         """On the broker's console."""

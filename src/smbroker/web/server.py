@@ -1,4 +1,7 @@
-"""uvicorn in the broker's loop: no signals, no lifespan, no output of its own; connections that say nothing end."""
+"""uvicorn in the broker's loop: no signals, no lifespan, no output of its own; connections that say nothing end.
+
+A connection that turns to WebSocket at `/mqtt` is handed over to the broker.
+"""
 
 import asyncio
 import contextlib
@@ -8,9 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
+from starlette.datastructures import Headers
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from smbroker.model.errors import ProtocolError
+from smbroker.model.errors import ProtocolError, Refused
+from smbroker.web import guard, mqtt
 from smbroker.web.app import App
 from smbroker.web.desk import Desk, Gate, Settings
 from smbroker.web.listener import MakeProtocol
@@ -42,8 +47,7 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._check.cancel()
-        if self._host:
-            self.gate.leave(self._host)
+        self._leave()
         super().connection_lost(exc)
 
     def _entered(self, transport: asyncio.Transport) -> str:
@@ -58,6 +62,41 @@ class Connection(H11Protocol):
             self.desk.warn(error.code, f"web: {error.text}")
         transport.abort()
         return ""
+
+    def _leave(self) -> None:
+        if self._host:
+            self.gate.leave(self._host)
+            self._host = ""
+
+    def _should_upgrade(self) -> bool:
+        """To MQTT over WebSocket. If that is refused it is a request as any other, and its answer says why."""
+        if self.scope["raw_path"] != mqtt.PATH or self.scope["method"] != "GET":
+            return False
+        app = self.config.app
+        assert isinstance(app, App)
+        headers = Headers(raw=self.headers)
+        try:
+            guard.check(headers, self.scope["server"][0], app.settings.hosts)  # type: ignore[index]
+            mqtt.agreed(headers)
+        except Refused:
+            return False
+        return app.desk.open and len(self.connections) < app.settings.max_connections
+
+    def handle_websocket_upgrade(self, event: Any) -> None:  # noqa: ARG002
+        app = self.config.app
+        assert isinstance(app, App)
+        self._check.cancel()
+        self.connections.discard(self)
+        self._leave()  # it is one of MQTT's from here on
+        transport = self.transport
+        transport.write(mqtt.agreed(Headers(raw=self.headers)))
+        sock = mqtt.MqttSocket(app.desk, self.connections.discard)
+        self.connections.add(sock)  # type: ignore[arg-type]
+        transport.set_protocol(sock)
+        sock.connection_made(transport)
+        early, _ = self.conn.trailing_data
+        if early:
+            sock.data_received(early)
 
     def _look(self) -> None:
         """Twice nothing but the same finished request, or none: nobody is there."""
