@@ -43,7 +43,8 @@ def _parser() -> arguments.Parser:
         metavar="KIND://HOST:PORT",
         action="append",
         help="listen here, and only where named so (again for more); KIND is udp (soh, pipe and semicolon), soh, pipe, "
-        "semicolon, padded, typed, tcp (padded or typed) or web (HTTP); port 0 takes a free one; "
+        "semicolon, padded, typed, mqtt, tcp (padded, typed or mqtt) or web (HTTP); over TCP also as mqtt+tls "
+        "and so on; port 0 takes a free one; "
         f"default: {' '.join(DEFAULT_LISTEN)}",
     )
     add("-p", "--port", metavar="PORT", help="UDP port of soh, pipe and semicolon (default 8080)")
