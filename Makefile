@@ -23,11 +23,15 @@ setup: .venv/ready
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
+CHROMIUM := command -v chromium || command -v chromium-browser || command -v google-chrome
+
 browser:  # the page is tested with the system's Chromium; where it cannot be installed the tests say so
-	@command -v chromium > /dev/null || ! command -v apt-get > /dev/null || [ "$$(id -u)" != 0 ] || \
+	@{ $(CHROMIUM); } > /dev/null || ! command -v apt-get > /dev/null || [ "$$(id -u)" != 0 ] || \
 	    { echo 'installing Chromium for the tests of the page (once)'; export DEBIAN_FRONTEND=noninteractive; \
 	      apt-get install -qq -y chromium > /dev/null 2>&1 || \
 	      { apt-get update -qq > /dev/null 2>&1 && apt-get install -qq -y chromium > /dev/null 2>&1; } || true; }
+	@{ $(CHROMIUM); } > /dev/null || [ "$$SMB_PAGE" != must ] || \
+	    { echo 'the page cannot be tested: there is no Chromium: apt-get install chromium'; exit 1; }
 
 run: setup
 	@$(BIN)/smb demo $(ARGS)

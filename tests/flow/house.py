@@ -203,6 +203,11 @@ class Tcp:
             data += piece
         return data
 
+    def some(self, limit: float = LIMIT) -> bytes:
+        """What has come, at least a byte; nothing at the end."""
+        self.sock.settimeout(limit)
+        return self.sock.recv(65_536)
+
     def closed(self, limit: float = LIMIT) -> bool:
         """Whether the broker closes the connection without saying more."""
         self.sock.settimeout(limit)

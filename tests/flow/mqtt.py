@@ -40,9 +40,11 @@ class Mqtt:
         keep_alive: int = 0,
         properties: f.Properties | None = None,
         connect: bool = True,
+        over: Any = None,
     ) -> None:
+        """`over`: instead of a TCP connection to the listener of that kind."""
         self.version = version
-        self.tcp = broker.tcp(kind)
+        self.tcp = over or broker.tcp(kind)
         self._decoder = Decoder(1 << 24, version)
         self._items: list[Packet] = []
         self._number = 0
@@ -56,9 +58,8 @@ class Mqtt:
         self.tcp.send(packet.encode(self.version))
 
     def next(self, limit: float = LIMIT) -> Packet:
-        self.tcp.sock.settimeout(limit)
         while not self._items:
-            data = self.tcp.sock.recv(65_536)
+            data = self.tcp.some(limit)
             assert data, "closed by the broker"
             self._items += plain(self._decoder.feed(data))
         return self._items.pop(0)

@@ -77,6 +77,7 @@ class Desk:
         self._closing = False
         self._streams = 0
         self._live = 0
+        self._connections = connections
         self._figures = Figures(turn, connections, store)
         self._census: asyncio.Task[None] | None = None
         self._bodies = ArrowBodies()
@@ -109,6 +110,10 @@ class Desk:
 
     def refused(self, code: str) -> None:
         self._turn.stats.dropped[code] += 1
+
+    def mqtt_connection(self) -> asyncio.Protocol:
+        """One that speaks MQTT over the transport that it is given."""
+        return self._connections.protocol(Dialect.MQTT)()
 
     # --- who asks ---
 

@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from smbroker.model.errors import Refused, SmbError
 from smbroker.model.grant import NOTHING
-from smbroker.web import errors, guard
+from smbroker.web import errors, guard, mqtt
 from smbroker.web.desk import Desk, Settings
 from smbroker.web.entry import Entry, enter
 from smbroker.web.page import Page
@@ -60,8 +60,8 @@ class App:
     def __init__(self, desk: Desk, settings: Settings) -> None:
         publishing, reading = Publishing(desk, settings), Reading(desk, settings)
         batches, page, entry = Batches(desk, settings), Page(), Entry(desk)
-        self._desk = desk
-        self._settings = settings
+        self.desk = desk
+        self.settings = settings
         self._router = Router(
             [
                 TopicRoute(publishing.one),
@@ -83,6 +83,7 @@ class App:
                 Route("/v1/session", entry.session),
                 Route("/health", reading.health),
                 Route("/metrics", reading.metrics),
+                Route("/mqtt", self._mqtt),
                 Route("/", page.file),
                 Route("/static/{name:path}", page.file),
             ],
@@ -99,10 +100,10 @@ class App:
         body = _Body(receive)
         try:
             headers = Headers(scope=scope)
-            guard.check(headers, scope["server"][0], self._settings.hosts)
+            guard.check(headers, scope["server"][0], self.settings.hosts)
             scope["smb.grant"] = NOTHING
             if scope["path"] not in OPEN:
-                scope["smb.grant"] = await enter(self._desk, scope, headers, transport)
+                scope["smb.grant"] = await enter(self.desk, scope, headers, transport)
             await self._router(scope, body, answering)
         except (SmbError, HTTPException) as error:
             response = self._refused(error, scope)
@@ -116,14 +117,19 @@ class App:
             context = {"message": f"while answering {scope['method']}", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
 
+    async def _mqtt(self, request: Request) -> Response:
+        """A handshake that was not agreed to (see `server`)."""
+        mqtt.agreed(request.headers)
+        raise Refused("too_many_streams", "there are too many connections (web.max_connections), or the broker stops")
+
     def _refused(self, error: SmbError | HTTPException, scope: Scope) -> Response:
         if isinstance(error, HTTPException):
             code = "not_found" if error.status_code == 404 else "method_not_allowed"
             return errors.failure(error.status_code, code, error.detail)
         if isinstance(error, Refused):
-            self._desk.refused(error.code)
+            self.desk.refused(error.code)
         response = errors.answer(error)
-        if error.code == "not_allowed" and self._desk.rights_on and not scope["smb.grant"].user:
+        if error.code == "not_allowed" and self.desk.rights_on and not scope["smb.grant"].user:
             response.status_code = 401
         if response.status_code == 401:  # not Basic: browsers would ask for a password themselves, over the page
             response.headers["www-authenticate"] = 'Bearer realm="smb"'

@@ -1,5 +1,6 @@
 """What the web needs of the broker; the server's desk has it. Errors are the model's."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,6 +19,15 @@ class Settings:
     max_connections: int
     max_streams: int
     metric_topics: int  # that `/metrics` has a series of
+
+
+class Gate(Protocol):
+    """Counts connections; whoever has entered must leave."""
+
+    def enter(self, host: str) -> None:
+        """Raises ProtocolError: no room."""
+
+    def leave(self, host: str) -> None: ...
 
 
 class Desk(Protocol):
@@ -102,6 +112,9 @@ class Desk(Protocol):
 
     async def health(self, who: Grant) -> tuple[bool, dict[str, Any]]:
         """Whether all is well, and what to say."""
+
+    def mqtt_connection(self) -> asyncio.Protocol:
+        """One that speaks MQTT over the transport that it is given."""
 
     def warn(self, code: str, text: str) -> None:
         """On the broker's console."""

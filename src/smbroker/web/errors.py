@@ -22,6 +22,7 @@ BY_CODE = {
     "bad_token": 401,
     "stage_missing": 409,
     "bad_type": 415,
+    "not_websocket": 426,
     "bad_table": 503,
     "no_reader": 503,
     "too_many_streams": 503,
