@@ -54,7 +54,7 @@ class Grant:
             permits = [rules.permit(self.identity, action) for action in Action]
         self.limited = not everything
         self.publishes, self.subscribes, self.replays = (Decisions(permit, everything) for permit in permits)
-        self.nothing = not any(permit.allow for permit in permits)
+        self.nothing = all(permit.empty for permit in permits)
 
     def check_publish(self, topic: Topic) -> None:
         """Raises Refused."""

@@ -72,6 +72,11 @@ class Permit:
         return any(overlaps(one, pattern) for one in self.allow)
 
     @property
+    def empty(self) -> bool:
+        """Whether nothing can be allowed by it."""
+        return all(any(covers(deny, allow) for deny in self.deny) for allow in self.allow)
+
+    @property
     def whole(self) -> bool:
         """Whether every topic is allowed but for those with `$`."""
         return not self.deny and any(covers(one, ALL) for one in self.allow)

@@ -40,7 +40,7 @@ def grant_of(request: Request) -> Grant:
 def may_publish(request: Request) -> None:
     """At least something. Raises Refused."""
     who = grant_of(request)
-    if who.limited and not who.publishes.permit.allow:
+    if who.limited and who.publishes.permit.empty:
         raise Refused("not_allowed", "not allowed to publish")
 
 
@@ -59,18 +59,23 @@ def checked_by(who: Grant, check: Callable[[bytes], Topic]) -> Callable[[bytes],
 
 async def enter(desk: Desk, scope: Scope, headers: Headers, transport: Any) -> Grant:
     """Raises Refused."""
-    shown = _shown(headers, scope)
+    shown = _shown(headers, scope) if desk.rights_on else Shown(token=_token(headers))
     if shown.session and scope["method"] not in SAFE and not _is_our_page(headers):
         raise Refused("bad_origin", "with the page's cookie only the page itself may change something")
     client = scope.get("client") or ("", 0)
     return await desk.enter(client[0], named_by(transport.get_extra_info("peercert") if transport else None), shown)
 
 
+def _token(headers: Headers) -> str:
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    return value.strip() if scheme.lower() == "bearer" else ""
+
+
 def _shown(headers: Headers, scope: Scope) -> Shown:
     scheme, _, value = headers.get("authorization", "").partition(" ")
     value = value.strip()
-    if scheme.lower() == "bearer" and value:
-        return Shown(token=value)
+    if token := _token(headers):
+        return Shown(token=token)
     if scheme.lower() == "basic" and value:
         try:
             user, colon, password = b64decode(value, validate=True).partition(b":")

@@ -22,6 +22,7 @@ from smbroker.log.questions import Backwards, Failed, Moment, Place
 from smbroker.model.commands import Publish
 from smbroker.model.filter import Filter
 from smbroker.model.message import Dialect, Extra, Kind
+from smbroker.model.rights import Permit
 from smbroker.model.topic import Topic
 from smbroker.server.commits import Commits
 from smbroker.server.config import MqttConfig
@@ -288,7 +289,7 @@ class Mqtt:
             raise Malformed("mqtt_replay", text, IMPLEMENTATION)
         commits, history = self.turn.commits, self._history
         try:
-            question = replay_question(wanted, history.new_reading(), commits, one.pattern)
+            question = replay_question(wanted, history.new_reading(), commits, one.pattern, session.grant.replay())
         except ValueError as error:
             self.unsubscribe(session, one.share, one.pattern)
             text = f"smb-replay is all, from=OFFSET, since=TIME or last=N, not {wanted}"
@@ -353,7 +354,9 @@ class Mqtt:
                 feed.remove(one.pattern, session)
 
 
-def replay_question(wanted: str, reading: int, commits: Commits, pattern: Filter) -> int | Moment | Backwards:
+def replay_question(
+    wanted: str, reading: int, commits: Commits, pattern: Filter, permit: Permit | None
+) -> int | Moment | Backwards:
     """Where a replay begins, or the question that tells. Raises ValueError."""
     word, _, value = wanted.partition("=")
     first, end = commits.first_offset, commits.recent.next
@@ -365,7 +368,7 @@ def replay_question(wanted: str, reading: int, commits: Commits, pattern: Filter
         most = int(value)
         if most < 1:
             raise ValueError(wanted)
-        return Backwards(reading, first, end, pattern, most)
+        return Backwards(reading, first, end, pattern, most, permit)
     if word == "since":
         when = datetime.fromisoformat(value)
         when = when if when.tzinfo else when.replace(tzinfo=UTC)
