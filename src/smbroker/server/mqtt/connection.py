@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 PLAIN_EXTRAS = {(qos, retain): Extra(qos, retain) for qos in range(3) for retain in (False, True)}
 PUBACK = bytes((f.PUBACK << 4, 2))
 PINGRESP = Ping(f.PINGRESP).encode()
+QOS_0, QOS_0_PUBLISH = 0xF6, f.PUBLISH << 4  # of a first byte: kind and QoS, and those of a publish with QoS 0
 HEAD_ROOM = 65_535 + 4_096  # what a packet may have besides its payload: topic, properties
 
 
@@ -184,19 +185,35 @@ class MqttConnection(Client, asyncio.Protocol):
         frames = self.frames
         if not frames:
             return
+        if self._full and not self._keep_up():
+            return
         data = frames[0] if len(frames) == 1 else b"".join(frames)
         frames.clear()
         self.written += len(data)
         if self._transport.is_closing():
             return
-        was_full = self._full
         self._transport.write(data)
         self.mqtt.turn.stats.bytes_out += len(data)
-        if was_full and self._transport.get_write_buffer_size() > self._shared.config.tcp.outbox_bytes:
-            error = Malformed("outbox_full", "disconnected: it does not read what it subscribed to", QUOTA_EXCEEDED)
-            self.mqtt.turn.reject(self, error)
-            self._gone(self._will)
-            self.abort()
+
+    def _keep_up(self) -> bool:
+        """A client that does not read: QoS 0 is left out once too much waits. Whether it stays.
+
+        Every frame begins with a packet; one that begins with a QoS 0 publish has nothing but such, of equal length."""
+        most, waits = self._shared.config.tcp.outbox_bytes, self._transport.get_write_buffer_size()
+        if waits <= most:
+            return True
+        left_out = sum(mqtt.packets_in(frame) for frame in self.frames if frame[0] & QOS_0 == QOS_0_PUBLISH)
+        self.frames[:] = [frame for frame in self.frames if frame[0] & QOS_0 != QOS_0_PUBLISH]
+        stats = self.mqtt.turn.stats
+        stats.undeliverable[Dialect.MQTT, "outbox_full"] += left_out
+        stats.delivered[Dialect.MQTT] -= left_out
+        self.dropped += left_out
+        if waits <= 2 * most:
+            return bool(self.frames)
+        self.mqtt.turn.reject(self, Malformed("outbox_full", "disconnected: it does not read", QUOTA_EXCEEDED))
+        self._gone(self._will)
+        self.abort()
+        return False
 
     def close(self) -> None:
         """The broker stops."""
