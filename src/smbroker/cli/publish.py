@@ -20,7 +20,7 @@ from smbroker.model.errors import SmbError, UsageError
 from smbroker.model.message import Dialect, Kind
 
 CALLS = (
-    "smbpublish [--dialect D] [-h HOST] [-p PORT] TOPIC [MESSAGE]",
+    "smbpublish [--dialect D] [-h HOST] [-p PORT] [--tls] TOPIC [MESSAGE]",
     "smbpublish BROKER TOPIC MESSAGE",
     "smbpublish --dialect typed [--type T] TOPIC [MESSAGE]",
 )
@@ -97,6 +97,8 @@ def _publication(options: Namespace, words: list[str]) -> Publication:
     problems = Problems()
     kind = _kind(options.type, dialect, problems)
     address = broker_address(options, broker, dialect, problems)
+    if address.tls and dialect is Dialect.TYPED:
+        problems.texts.append("--tls: typed publishes over UDP, which has none; leave it out")
     topic = os.fsencode(words[0])
     with problems.naming(f"TOPIC {shown(words[0])}"):
         _wire(dialect, Kind.STRING).encode(topic, b"")

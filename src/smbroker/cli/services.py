@@ -1,6 +1,6 @@
 """Joins the broker with the services that other packages bring: at present the `web` listener."""
 
-from smbroker.server.broker import Service
+from smbroker.server.broker import Entrance, Service
 from smbroker.server.config import Config
 from smbroker.server.desk import Desk
 from smbroker.server.listeners import Bound
@@ -8,7 +8,7 @@ from smbroker.web.desk import Settings
 from smbroker.web.listener import WebListener
 
 
-def _web(desk: Desk, config: Config, bound: Bound) -> Service:
+def _web(desk: Desk, config: Config, bound: Bound, entrance: Entrance) -> Service:
     assert bound.stream
     settings = Settings(
         max_body=config.web.max_body,
@@ -18,7 +18,7 @@ def _web(desk: Desk, config: Config, bound: Bound) -> Service:
         max_streams=config.web.max_streams,
         metric_topics=config.web.metric_topics,
     )
-    return WebListener(desk, settings, bound.stream)
+    return WebListener(desk, settings, bound.stream, entrance.gate, entrance.around)
 
 
 SERVICES = {"web": _web}

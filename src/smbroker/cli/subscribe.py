@@ -19,7 +19,7 @@ from smbroker.model.errors import SmbError, UsageError
 from smbroker.model.message import Dialect
 
 CALLS = (
-    "smbsubscribe [--dialect D] [-h HOST] [-p PORT] TOPIC...",
+    "smbsubscribe [--dialect D] [-h HOST] [-p PORT] [--tls] TOPIC...",
     "smbsubscribe BROKER TOPIC",
     "smbsubscribe --dialect typed --id ID [TOPIC...]",
 )

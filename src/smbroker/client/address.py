@@ -5,10 +5,13 @@ told otherwise, and because a datagram sent to the wrong one is just lost.
 """
 
 import socket
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from smbroker.client.errors import ClientError
+
+if TYPE_CHECKING:  # it takes a while to load, and few need it
+    from ssl import SSLContext
 
 SOON = 0.001  # seconds; a timeout of 0 would mean something else to the socket
 
@@ -17,6 +20,7 @@ SOON = 0.001  # seconds; a timeout of 0 would mean something else to the socket
 class Address:
     host: str
     port: int
+    tls: "SSLContext | None" = field(default=None, compare=False)  # for connections; datagrams have none
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -28,11 +32,14 @@ class Address:
             try:
                 made.settimeout(None if timeout is None else max(timeout, SOON))
                 made.connect(place)
-                return made
+                return self._secured(made) if kind == socket.SOCK_STREAM else made
             except OSError as error:
                 made.close()
                 failure = error
         raise self.trouble(failure) from failure
+
+    def _secured(self, made: socket.socket) -> socket.socket:
+        return self.tls.wrap_socket(made, server_hostname=self.host) if self.tls else made
 
     def _places(self, kind: socket.SocketKind) -> list[tuple[socket.AddressFamily, Any]]:
         try:
@@ -50,4 +57,9 @@ class Address:
             return ClientError("no_answer", f"no answer from {self}; check host and port")
         if isinstance(error, (ConnectionResetError, BrokenPipeError)):
             return ClientError("closed", f"the broker at {self} closed the connection")
+        if why := getattr(error, "verify_message", ""):
+            remedy = "name the file of the one who signed it with --cafile"
+            return ClientError("tls", f"the certificate of {self} is not trusted: {why}; {remedy}")
+        if why := getattr(error, "reason", ""):
+            return ClientError("tls", f"no TLS with {self}: {why.replace('_', ' ').lower()}; check the port and --tls")
         return ClientError("network", f"cannot reach {self}: {error.strerror or error}")

@@ -1,8 +1,10 @@
 """A TCP connection to a broker.
 
-One thread may receive while another sends or leaves; what is sent is never interleaved.
+One thread may receive while another sends or leaves; what is sent is never interleaved. TLS knows one caller at a time:
+there whoever receives waits outside for bytes to come.
 """
 
+import select
 import socket
 from threading import Lock
 from time import monotonic
@@ -27,6 +29,8 @@ class Stream:
     def send(self, data: bytes) -> None:
         try:
             with self._sending:
+                if self.address.tls:
+                    self._socket.settimeout(None)
                 self._socket.sendall(data)
         except OSError as error:
             raise self.address.trouble(error) from error
@@ -37,13 +41,34 @@ class Stream:
         try:
             if left is not None and left <= 0:
                 raise TimeoutError
-            self._socket.settimeout(left)
-            data = self._socket.recv(CHUNK)
+            data = self._receive_tls(deadline) if self.address.tls else self._receive(left)
         except OSError as error:
             raise self.address.trouble(error) from error
         if not data:
             raise ClientError("closed", f"the broker at {self.address} closed the connection")
         return data
+
+    def _receive(self, left: float | None) -> bytes:
+        self._socket.settimeout(left)
+        return self._socket.recv(CHUNK)
+
+    def _receive_tls(self, deadline: float | None) -> bytes:
+        import ssl
+
+        assert isinstance(self._socket, ssl.SSLSocket)
+        while True:
+            with self._sending:
+                self._socket.settimeout(0)
+                try:
+                    pieces = [self._socket.recv(CHUNK)]
+                    while self._socket.pending():  # nobody is told of these by the system
+                        pieces.append(self._socket.recv(CHUNK))
+                    return b"".join(pieces)
+                except ssl.SSLWantReadError:
+                    pass
+            left = None if deadline is None else max(0.0, deadline - monotonic())
+            if not select.select([self._socket], [], [], left)[0]:
+                raise TimeoutError
 
     def leave(self, farewell: bytes = b"") -> None:
         """Says good-bye if that is still possible, and ends the wait of a thread that receives."""

@@ -1,7 +1,7 @@
 """The broker: starts the listeners, runs until told to stop, stops in order.
 
 It stops on SIGINT, SIGTERM and the word `exit` on standard input; the end of that input does not
-stop it. SIGUSR1 makes the next semicolon subscribe drop the others first.
+stop it. SIGUSR1 makes the next semicolon subscribe drop the others first; SIGHUP has files read again (`reloads`).
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import stat
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import uvloop
@@ -22,18 +23,22 @@ from smbroker.server import listeners
 from smbroker.server.config import Config
 from smbroker.server.console import Console
 from smbroker.server.desk import Desk
+from smbroker.server.gate import Gate
 from smbroker.server.listeners import Bound, Endpoint
 from smbroker.server.mqtt.service import Mqtt
 from smbroker.server.mqtt.sys import Sys
+from smbroker.server.reloads import Reloads
 from smbroker.server.store import Store
 from smbroker.server.tcp import Connections
+from smbroker.server.tls import MakeProtocol, TlsDoor
 from smbroker.server.turn import Turn
 from smbroker.server.udp import UdpListener
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 STOP_LIMIT = 2.0  # seconds for clients to take what has been written to them
 SWITCH_INTERVAL = 0.0005  # seconds: how long the loop may wait for the log's thread to yield the interpreter
 GC_THRESHOLDS = (50_000, 20, 50)  # a turn makes many objects and no cycles: look for those less often
+WEB_OF_ADDRESS = 200  # connections, where the setting is `auto` and the address not on loopback
 BACKGROUND_CHECK = 1.0  # seconds between looks whether a terminal is ours again
 
 
@@ -50,7 +55,15 @@ class Service(Protocol):
         """Everything that was published is on disk: end what is open, soon."""
 
 
-ServiceOf: TypeAlias = Callable[[Desk, Config, Bound], Service]
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """What a service has its connections go through: the gate, which each enters and leaves, and perhaps TLS."""
+
+    gate: Gate
+    around: Callable[[MakeProtocol], MakeProtocol]
+
+
+ServiceOf: TypeAlias = Callable[[Desk, Config, Bound, Entrance], Service]
 
 
 def run(config: Config, services: Mapping[str, ServiceOf]) -> None:
@@ -81,7 +94,7 @@ class Broker:
     def __init__(self, loop: asyncio.AbstractEventLoop, config: Config, services: Mapping[str, ServiceOf]) -> None:
         self._loop = loop
         self._config = config
-        self.console = Console(loop.time)
+        self.console = Console(loop.time, as_json=config.log_format == "json")
         self.turn = Turn(loop, config, self.console)
         self.store = None if config.no_log else Store.open(config, self.turn)
         history = self.store.history if self.store else None
@@ -95,6 +108,12 @@ class Broker:
         self._udp: list[UdpListener] = []
         self._service_of = services
         self._services: list[Service] = []
+        web = config.web
+        # Up to max_connections requests are answered, from there on refused; what comes beyond twice as many is closed.
+        self._web_gate = Gate(
+            2 * web.max_connections, web.max_connections_per_address, WEB_OF_ADDRESS, "web.max_connections"
+        )
+        self.reloads = Reloads(self.console)
         self.desk = Desk(config, self.turn, self.store, self.connections)
         self._input = b""
 
@@ -106,6 +125,7 @@ class Broker:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(number, self.stopped.set)
         self._loop.add_signal_handler(signal.SIGUSR1, self._drop_semicolon_next)
+        self._loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         for one in bound:
             await self._listen(one)
@@ -163,15 +183,34 @@ class Broker:
     async def _listen(self, one: Bound) -> None:
         kind = one.endpoint.kind
         if kind in listeners.SERVICE_KINDS:
-            self._services.append(self._service_of[kind](self.desk, self._config, one))
+            entrance = Entrance(self._web_gate, self._around(one, self._web_gate))
+            self._services.append(self._service_of[kind](self.desk, self._config, one, entrance))
         if one.datagram:
             decoders = listeners.decoders(kind, self._config.semicolon)
             self._udp.append(UdpListener(self.turn, self._config, str(one.endpoint), one.datagram, decoders))
         if one.stream and kind in listeners.TCP_KINDS:
-            protocol = self.connections.protocol(listeners.TCP_KINDS[kind])
+            around = self._around(one, self.connections.gate)
+            protocol = around(self.connections.protocol(listeners.TCP_KINDS[kind]))
             self._servers.append(await self._loop.create_server(protocol, sock=one.stream, backlog=listeners.BACKLOG))
         if not self._config.quiet:
-            self.console.say(f"listening {kind} {one.endpoint.host} {one.endpoint.port}")
+            self.console.say(f"listening {one.endpoint.shown_kind} {one.endpoint.host} {one.endpoint.port}")
+
+    def _around(self, one: Bound, gate: Gate) -> Callable[[MakeProtocol], MakeProtocol]:
+        if not one.certificates:
+            return lambda make: make
+        if one.certificates.key_is_open:
+            files = one.certificates.files
+            self.console.warn(
+                "tls_key_open", f"anyone on this machine may read the key in {files.key or files.certificate}"
+            )
+        self.reloads.add(f"certificates of {one.endpoint}", one.certificates.read_again)
+        return TlsDoor(self.turn, gate, one.certificates, self._config.tls.handshake_timeout).around
+
+    def _hang_up(self) -> None:
+        if self.reloads.terminal_gone:
+            self.stopped.set()
+        self.reloads.read_again()
+        self.turn.begin()
 
     def _drop_semicolon_next(self) -> None:
         self.turn.drop_semicolon = True

@@ -45,9 +45,20 @@ class UdpConfig:
 @dataclass(frozen=True, slots=True)
 class TcpConfig:
     max_connections: int = 10_000  # in all; further ones are closed at once
+    max_connections_per_address: int | Literal["auto"] = "auto"  # auto: none on loopback, 1,000 elsewhere
     max_subscriptions: int = 20_000  # of one connection or id
     outbox_bytes: int = 16 << 20  # a subscriber that lets more than this wait is disconnected
     input_bytes: int = 256 << 20  # of unfinished messages, of all connections together
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    certificate: str = ""  # file of the listeners with +tls, PEM: their own, then those between it and the root
+    key: str = ""  # file, PEM, not encrypted; empty: in the file of the certificate
+    client_ca: str = ""  # file, PEM: who may sign clients' certificates; empty: clients are not asked for one
+    require_client: bool = True  # with a client_ca: clients without a certificate are refused
+    ciphers: str = ""  # of TLS 1.2, as OpenSSL writes them; empty: good ones
+    handshake_timeout: float = 10.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +88,7 @@ class WebConfig:
     max_body: int = 64 << 20  # bytes of a request's body
     hosts: tuple[str, ...] = ()  # names that requests may use for us, besides loopback's and the listener's address
     max_connections: int = 2_000  # in all; requests on further ones are refused
+    max_connections_per_address: int | Literal["auto"] = "auto"  # auto: none on loopback, 200 elsewhere
     max_streams: int = 1_000  # subscriptions
     max_stage_bytes: int = 4 << 30  # that Spark's sink may spool to the data directory before its commits
     max_topics: int = 100_000  # that the list of topics remembers
@@ -96,9 +108,11 @@ class Config:
     data: str = "smb-data"  # the directory of log, state and tables (--data)
     no_log: bool = False  # a pure relay: nothing is written (--no-log)
     quiet: bool = False  # neither `listening` lines nor the semicolon console
+    log_format: Literal["text", "json"] = "text"  # of the lines on standard error (--log-format)
     semicolon: SemicolonConfig = field(default_factory=SemicolonConfig)
     udp: UdpConfig = field(default_factory=UdpConfig)
     tcp: TcpConfig = field(default_factory=TcpConfig)
+    tls: TlsConfig = field(default_factory=TlsConfig)
     typed: TypedConfig = field(default_factory=TypedConfig)
     mqtt: MqttConfig = field(default_factory=MqttConfig)
     web: WebConfig = field(default_factory=WebConfig)
@@ -154,18 +168,29 @@ def _value(hint: Any, value: Any, name: str) -> Any:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise UsageError("config", f"{name} must be a list of strings")
         return tuple(value)
+    if get_origin(hint) is Literal:
+        return _word(get_args(hint), value, name)
     if "auto" in _words(hint) and value == "auto":
         return value
-    if hint is str:
-        if not isinstance(value, str):
-            raise UsageError("config", f"{name} must be a string, not {value!r}")
-        return value
-    wanted = bool if hint is bool else int if hint is int else (int, float)
+    if hint is str and not isinstance(value, str):
+        raise UsageError("config", f"{name} must be a string, not {value!r}")
+    return value if hint is str else _number(hint, value, name)
+
+
+def _number(hint: Any, value: Any, name: str) -> Any:
+    whole = hint is int or int in get_args(hint)
+    wanted = bool if hint is bool else int if whole else (int, float)
     if not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool):
         raise UsageError("config", f"{name} must be {'true or false' if hint is bool else 'a number'}, not {value!r}")
     if not isinstance(value, bool) and not value >= 0:  # so that nan is refused too
         raise UsageError("config", f"{name} must not be negative")
     return value
+
+
+def _word(words: tuple[str, ...], value: Any, name: str) -> str:
+    if value not in words:
+        raise UsageError("config", f"{name} must be one of {', '.join(words)}, not {value!r}")
+    return str(value)
 
 
 def _words(hint: Any) -> tuple[Any, ...]:

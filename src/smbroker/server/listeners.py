@@ -7,20 +7,27 @@ typed      TCP for subscribers and UDP for publishers, one port number
 mqtt       TCP
 tcp        padded, typed or mqtt, told apart by first bytes
 web        HTTP: a service that is handed in, see `smbroker.server.broker.run`
+
+Over TCP each may be `KIND+tls`, with files of its own: `mqtt+tls://HOST:PORT?certificate=FILE&key=FILE&client_ca=FILE`.
+What a listener does not name is as in `[tls]`. `typed+tls` has no UDP: publishers would not be protected.
 """
 
 import re
 import socket
 from dataclasses import dataclass, replace
+from urllib.parse import parse_qsl, urlencode
 
 from smbroker.dialects import pipe, semicolon, soh, typed
 from smbroker.model.errors import UsageError
 from smbroker.model.message import Dialect
-from smbroker.server.config import Config, SemicolonConfig
+from smbroker.server.certificates import Certificates, Files
+from smbroker.server.config import Config, SemicolonConfig, TlsConfig
 from smbroker.server.datagrams import open_socket
 from smbroker.server.udp import Decode
 
-FORM = re.compile(r"(?P<kind>[a-z+]+)://(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:/\[\]]+)):(?P<port>\d{1,5})/?")
+FORM = re.compile(
+    r"(?P<kind>[a-z+]+)://(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:/\[\]]+)):(?P<port>\d{1,5})/?(?:\?(?P<files>.+))?"
+)
 UDP_KINDS: dict[str, tuple[Dialect, ...]] = {
     "udp": (Dialect.SOH, Dialect.PIPE, Dialect.SEMICOLON),
     "soh": (Dialect.SOH,),
@@ -35,6 +42,8 @@ TCP_KINDS: dict[str, Dialect | None] = {
     "tcp": None,
 }
 SERVICE_KINDS = ("web",)  # TCP too
+TLS = "+tls"
+TLS_FILES = ("certificate", "key", "client_ca")
 BACKLOG = 4_096
 TRIES_FOR_BOTH = 50  # to find one port number that is free on TCP and UDP
 
@@ -44,10 +53,17 @@ class Endpoint:
     kind: str
     host: str
     port: int
+    tls: bool = False
+    files: tuple[tuple[str, str], ...] = ()  # of TLS_FILES, those that are this listener's own
+
+    @property
+    def shown_kind(self) -> str:
+        return self.kind + TLS * self.tls
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.kind}://{host}:{self.port}"
+        files = f"?{urlencode(self.files, safe='/')}" if self.files else ""
+        return f"{self.shown_kind}://{host}:{self.port}{files}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +73,46 @@ class Bound:
     endpoint: Endpoint
     stream: socket.socket | None
     datagram: socket.socket | None
+    certificates: Certificates | None = None
 
 
 def endpoint(text: str) -> Endpoint:
     found = FORM.fullmatch(text)
     if not found or int(found["port"]) > 65_535:
         raise UsageError("listen", f"--listen {text}: not of the form KIND://HOST:PORT, e.g. udp://127.0.0.1:8080")
-    kind = found["kind"]
-    if kind.endswith("+tls"):
-        raise UsageError("listen", f"--listen {text}: {kind} is not available in this version")
-    known = {*UDP_KINDS, *TCP_KINDS, *SERVICE_KINDS}
+    kind = found["kind"].removesuffix(TLS)
+    tls = kind != found["kind"]
+    streams = {*TCP_KINDS, *SERVICE_KINDS}
+    known = {*UDP_KINDS, *streams}
     if kind not in known:
         kinds = ", ".join(sorted(known))
         raise UsageError("listen", f"--listen {text}: unknown kind {kind}; there are {kinds}")
-    return Endpoint(kind, found["v6"] or found["host"], int(found["port"]))
+    if tls and kind not in streams:
+        raise UsageError("listen", f"--listen {text}: no TLS over UDP; +tls goes with {', '.join(sorted(streams))}")
+    files = _files(text, found["files"] or "")
+    if files and not tls:
+        raise UsageError("listen", f"--listen {text}: files are for listeners with {TLS}, e.g. {kind}{TLS}://…")
+    return Endpoint(kind, found["v6"] or found["host"], int(found["port"]), tls, files)
+
+
+def _files(text: str, query: str) -> tuple[tuple[str, str], ...]:
+    files = parse_qsl(query, keep_blank_values=True)
+    for name, _ in files:
+        if name not in TLS_FILES:
+            raise UsageError("listen", f"--listen {text}: unknown {name}; there are {', '.join(TLS_FILES)}")
+    return tuple(files)
+
+
+def tls_files(one: Endpoint, settings: TlsConfig) -> Files:
+    own = dict(one.files)
+    key = "" if "certificate" in own else settings.key  # a key belongs to its certificate
+    return Files(
+        own.get("certificate", settings.certificate),
+        own.get("key", key),
+        own.get("client_ca", settings.client_ca),
+        settings.require_client,
+        settings.ciphers,
+    )
 
 
 def decoders(kind: str, rules: SemicolonConfig) -> dict[Dialect, Decode]:
@@ -84,15 +126,17 @@ def decoders(kind: str, rules: SemicolonConfig) -> dict[Dialect, Decode]:
 
 
 def bind(wanted: Endpoint, config: Config) -> Bound:
+    certificates = Certificates(tls_files(wanted, config.tls)) if wanted.tls else None
     try:
         family, host = _resolved(wanted)
-        return _bind(wanted, family, host, config)
+        return replace(_bind(wanted, family, host, config), certificates=certificates)
     except OSError as error:
         raise UsageError("bind", _what_to_do(wanted, error)) from error
 
 
 def _bind(wanted: Endpoint, family: socket.AddressFamily, host: str, config: Config) -> Bound:
-    both = wanted.kind in UDP_KINDS and wanted.kind in TCP_KINDS
+    datagrams = wanted.kind in UDP_KINDS and not wanted.tls
+    both = datagrams and wanted.kind in TCP_KINDS
     for last in [False] * TRIES_FOR_BOTH + [True]:
         stream = datagram = None
         try:
@@ -100,7 +144,7 @@ def _bind(wanted: Endpoint, family: socket.AddressFamily, host: str, config: Con
             if wanted.kind in TCP_KINDS or wanted.kind in SERVICE_KINDS:
                 stream = _open_stream(family, host, port)
                 port = stream.getsockname()[1]
-            if wanted.kind in UDP_KINDS:
+            if datagrams:
                 datagram = open_socket(family, host, port, config.udp.receive_buffer)
                 port = datagram.getsockname()[1]
             return Bound(replace(wanted, host=host, port=port), stream, datagram)
@@ -142,6 +186,6 @@ def _what_to_do(wanted: Endpoint, error: OSError) -> str:
     other = replace(wanted, port=wanted.port + 1 if wanted.port < 65_535 else 0)
     option = "-p PORT or " if wanted.kind == "udp" else ""
     return (
-        f"cannot listen on {wanted.kind} {wanted.host} port {wanted.port}: {error.strerror}; "
+        f"cannot listen on {wanted.shown_kind} {wanted.host} port {wanted.port}: {error.strerror}; "
         f"choose another with {option}--listen (e.g. --listen {other})"
     )

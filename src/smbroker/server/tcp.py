@@ -16,11 +16,13 @@ from smbroker.model.message import Dialect, Origin
 from smbroker.server.client import Client
 from smbroker.server.config import Config
 from smbroker.server.detect import stream_dialect
+from smbroker.server.gate import Gate
 from smbroker.server.mqtt.connection import MqttConnection
 from smbroker.server.mqtt.service import Mqtt
 from smbroker.server.sockets import FULL, keep_alive
 from smbroker.server.turn import Turn
 
+MOST_OF_ADDRESS = 1_000  # connections, where the setting is `auto` and the address not on loopback
 MAX_HEAD = 4_096  # bytes within which a stream must show its dialect
 
 
@@ -48,12 +50,26 @@ class Connections:
         self.config = config
         self.mqtt = mqtt
         self.open: set[Connection | MqttConnection] = set()
+        limits = config.tcp
+        self.gate = Gate(
+            limits.max_connections, limits.max_connections_per_address, MOST_OF_ADDRESS, "tcp.max_connections"
+        )
         self.held = 0  # bytes of unfinished input
 
     def protocol(self, dialect: Dialect | None) -> "Callable[[], asyncio.Protocol]":
         if dialect is Dialect.MQTT:
             return lambda: MqttConnection(self, self.mqtt)
         return lambda: Connection(self, dialect)
+
+    def enter(self, connection: "Connection | MqttConnection") -> None:
+        """Raises ProtocolError: there is no room for it."""
+        self.gate.enter(connection.origin.host)
+        self.open.add(connection)
+
+    def leave(self, connection: "Connection | MqttConnection") -> None:
+        if connection in self.open:
+            self.open.discard(connection)
+            self.gate.leave(connection.origin.host)
 
 
 class Connection(Client, asyncio.Protocol):
@@ -87,12 +103,11 @@ class Connection(Client, asyncio.Protocol):
         if not host:  # reset before it was accepted
             self.abort()
             return
-        shared = self._shared
-        if len(shared.open) >= shared.config.tcp.max_connections:
-            most = shared.config.tcp.max_connections
-            self._fail(ProtocolError("too_many_connections", f"there are {most} connections already"))
+        try:
+            self._shared.enter(self)
+        except ProtocolError as error:
+            self._fail(error)
             return
-        shared.open.add(self)
         sock = transport.get_extra_info("socket")
         keep_alive(sock)
         if self._dialect is not None:
@@ -110,7 +125,7 @@ class Connection(Client, asyncio.Protocol):
         waiting = self._transport.get_write_buffer_size()
         # A transport that closes with nothing waiting has sent all or has failed: its end will tell which.
         if not self._ended and (waiting or not self._transport.is_closing()):
-            self._left = self._given - waiting
+            self._left = max(self._left, self._given - waiting)  # over TLS what waits is a little longer than it was
         return self._left
 
     def pause_writing(self) -> None:
@@ -158,7 +173,7 @@ class Connection(Client, asyncio.Protocol):
         if self._timer:
             self._timer.cancel()
         self._shared.held -= self._held
-        self._shared.open.discard(self)
+        self._shared.leave(self)
         self.frames.clear()
         self._shared.turn.left(self)
 
@@ -229,7 +244,7 @@ class Connection(Client, asyncio.Protocol):
     def _hand_over(self) -> None:
         """To a connection of its own kind."""
         self._closing = True
-        self._shared.open.discard(self)
+        self._shared.leave(self)
         other = MqttConnection(self._shared, self._shared.mqtt)
         self._transport.set_protocol(other)
         other.connection_made(self._transport)

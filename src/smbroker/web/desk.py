@@ -19,6 +19,15 @@ class Settings:
     metric_topics: int  # that `/metrics` has a series of
 
 
+class Gate(Protocol):
+    """Counts connections; whoever has entered must leave."""
+
+    def enter(self, host: str) -> None:
+        """Raises ProtocolError: no room."""
+
+    def leave(self, host: str) -> None: ...
+
+
 class Desk(Protocol):
     @property
     def open(self) -> bool:

@@ -6,9 +6,10 @@ Until then clients wait in the socket's queue.
 import asyncio
 import importlib
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
-from smbroker.web.desk import Desk, Settings
+from smbroker.web.desk import Desk, Gate, Settings
 
 if TYPE_CHECKING:
     from smbroker.web.server import Server
@@ -16,11 +17,25 @@ if TYPE_CHECKING:
 STOP_LIMIT = 2.0  # seconds until what is still open is left to its fate
 
 
+MakeProtocol: TypeAlias = Callable[[], asyncio.Protocol]
+
+
 class WebListener:
-    def __init__(self, desk: Desk, settings: Settings, sock: socket.socket) -> None:
+    """`around` puts TLS between a connection and its socket, or nothing."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        settings: Settings,
+        sock: socket.socket,
+        gate: Gate,
+        around: Callable[[MakeProtocol], MakeProtocol],
+    ) -> None:
         self._desk = desk
         self._settings = settings
         self._sock = sock
+        self._gate = gate
+        self._around = around
         self._server: Server | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -47,7 +62,7 @@ class WebListener:
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         module = await loop.run_in_executor(None, importlib.import_module, "smbroker.web.server")
-        self._server = module.made(self._desk, self._settings)
+        self._server = module.made(self._desk, self._settings, self._gate, self._around)
         await self._server.serve([self._sock])
 
 

@@ -7,17 +7,18 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
 from starlette.datastructures import Headers
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from smbroker.model.errors import Refused
+from smbroker.model.errors import ProtocolError, Refused
 from smbroker.web import guard, mqtt
 from smbroker.web.app import App
-from smbroker.web.desk import Desk, Settings
+from smbroker.web.desk import Desk, Gate, Settings
+from smbroker.web.listener import MakeProtocol
 
 MAX_HEAD = 256 << 10  # bytes of a request's line and headers: the longest topic, percent-encoded, fits
 IDLE = 30.0  # seconds within which a request must have come in, and the next one
@@ -31,10 +32,14 @@ KEEP_ALIVE = (  # a reader that lost its power must not hold its stream for ever
 
 
 class Connection(H11Protocol):
-    """Does not wait for ever for a request's head."""
+    """Goes through the gate, and does not wait for ever for a request's head."""
+
+    desk: Desk
+    gate: Gate
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._host = self._entered(transport)
         for level, option, value in KEEP_ALIVE:
             transport.get_extra_info("socket").setsockopt(level, option, value)
         self._check = self.loop.call_later(IDLE, self._look)
@@ -42,7 +47,26 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._check.cancel()
+        self._leave()
         super().connection_lost(exc)
+
+    def _entered(self, transport: asyncio.Transport) -> str:
+        """The address that is to leave the gate; empty if it did not come in."""
+        host = str((transport.get_extra_info("peername") or ("",))[0])
+        try:
+            if host:
+                self.gate.enter(host)
+                return host
+        except ProtocolError as error:
+            self.desk.refused(error.code)
+            self.desk.warn(error.code, f"web: {error.text}")
+        transport.abort()
+        return ""
+
+    def _leave(self) -> None:
+        if self._host:
+            self.gate.leave(self._host)
+            self._host = ""
 
     def _should_upgrade(self) -> bool:
         """To MQTT over WebSocket. If that is refused it is a request as any other, and its answer says why."""
@@ -63,6 +87,7 @@ class Connection(H11Protocol):
         assert isinstance(app, App)
         self._check.cancel()
         self.connections.discard(self)
+        self._leave()  # it is one of MQTT's from here on
         transport = self.transport
         transport.write(mqtt.agreed(Headers(raw=self.headers)))
         sock = mqtt.MqttSocket(app.desk, self.connections.discard)
@@ -101,7 +126,11 @@ class Warnings(logging.Handler):
         self._desk.warn("web", f"web: {self.format(record)}")
 
 
-def made(desk: Desk, settings: Settings) -> Server:
+def made(desk: Desk, settings: Settings, gate: Gate, around: Callable[[MakeProtocol], MakeProtocol]) -> Server:
+    class Entered(Connection):
+        pass
+
+    Entered.desk, Entered.gate = desk, gate
     logger = logging.getLogger("uvicorn.error")
     logger.propagate = False
     logger.handlers = [Warnings(desk)]
@@ -110,7 +139,7 @@ def made(desk: Desk, settings: Settings) -> Server:
         "loop": "none",
         "lifespan": "off",
         "interface": "asgi3",
-        "http": Connection,
+        "http": lambda **given: around(lambda: Entered(**given))(),
         "ws": "none",
         "log_config": None,
         "access_log": False,

@@ -100,11 +100,13 @@ class MqttConnection(Client, asyncio.Protocol):
         if not host:  # reset before it was accepted
             self.abort()
             return
-        if len(shared.open) >= shared.config.tcp.max_connections:
-            self.mqtt.turn.stats.dropped["too_many_connections"] += 1
+        try:
+            shared.enter(self)
+        except ProtocolError as error:
+            self.mqtt.turn.reject(self, error)
+            self.mqtt.turn.begin()
             self.abort()
             return
-        shared.open.add(self)
         keep_alive(transport.get_extra_info("socket"))
         self._timer = shared.loop.call_later(self.mqtt.config.connect_timeout, self._connect_due)
 
@@ -252,7 +254,7 @@ class MqttConnection(Client, asyncio.Protocol):
         if self._timer:
             self._timer.cancel()
         self._shared.held -= self._held
-        self._shared.open.discard(self)
+        self._shared.leave(self)
         self.frames.clear()
 
     # --- ends ---

@@ -1,0 +1,258 @@
+"""TLS between a socket's transport and the protocol that serves it.
+
+    socket ─► transport ─► Tls.data_received ─► OpenSSL ─► protocol.data_received
+    socket ◄─ transport ◄───────────── OpenSSL ◄─ Tls.write ◄─ protocol
+
+To the protocol it is a transport. What one read brings is one call of the protocol, however many records it is in;
+one write makes records as large as they can be. The gate is asked before the handshake, which must end in time.
+OpenSSL sees a piece at a time, because its buffers stay as large as they once were.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any, cast
+
+from smbroker.model.errors import ProtocolError
+from smbroker.server.certificates import Certificates
+from smbroker.server.gate import Gate
+from smbroker.server.turn import Turn
+
+PIECE = 128 << 10  # bytes
+
+MakeProtocol = Callable[[], asyncio.Protocol]
+
+
+class TlsDoor:
+    """One listener's: makes what stands between its sockets and their protocols."""
+
+    def __init__(self, turn: Turn, gate: Gate, certificates: Certificates, timeout: float) -> None:
+        self.turn = turn
+        self.gate = gate
+        self.certificates = certificates
+        self.timeout = timeout
+        self.buffer = memoryview(bytearray(PIECE))  # for whoever decrypts at the moment
+
+    def around(self, make: MakeProtocol) -> MakeProtocol:
+        return lambda: Tls(self, make)
+
+    def refuse(self, host: str, error: ProtocolError) -> None:
+        self.turn.stats.dropped[error.code] += 1
+        self.turn.console.warn(error.code, f"{host}: {error.text}")
+        self.turn.begin()
+
+
+class Tls(asyncio.Protocol, asyncio.Transport):
+    def __init__(self, door: TlsDoor, make: MakeProtocol) -> None:
+        self._door = door
+        self._make = make
+        self._protocol: asyncio.Protocol | None = None  # once the handshake is done
+        self._host = ""  # while it is to leave the gate
+        self._closing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._context = door.certificates.context
+        self._object = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+
+    # --- the socket's transport calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        host = (transport.get_extra_info("peername") or ("",))[0]
+        if not host:  # reset before it was accepted
+            self.abort()
+            return
+        try:
+            self._door.gate.enter(host)
+        except ProtocolError as error:
+            self._door.refuse(host, error)
+            self.abort()
+            return
+        self._host = host
+        self._timer = self._door.turn.loop.call_later(self._door.timeout, self._late)
+
+    def data_received(self, data: bytes) -> None:
+        if len(data) <= PIECE:
+            self._take(data)
+            return
+        for start in range(0, len(data), PIECE):
+            self._take(data[start : start + PIECE])
+
+    def eof_received(self) -> bool | None:
+        if self._protocol is None or self._closing:
+            return False
+        return self._protocol.eof_received()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closing = True
+        self._end_handshake()
+        if self._protocol:
+            self._protocol.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        if self._protocol:
+            self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._protocol:
+            self._protocol.resume_writing()
+
+    # --- the protocol calls ---
+
+    def write(self, data: Any) -> None:
+        if self._closing:
+            return
+        if len(data) <= PIECE:
+            self._object.write(data)
+            self._transport.write(self._outgoing.read())
+            return
+        rest = memoryview(data)
+        while rest:
+            written = self._object.write(rest[:PIECE])
+            self._transport.write(self._outgoing.read())
+            rest = rest[written:]
+
+    def close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        try:
+            self._object.unwrap()  # says that this is the end; that the other side says so too is not waited for
+        except (ssl.SSLError, ValueError):
+            pass
+        self._send()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._closing = True
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        return self._closing or self._transport.is_closing()
+
+    def is_reading(self) -> bool:
+        return self._transport.is_reading()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._transport.set_write_buffer_limits(high=high, low=low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = cast(asyncio.Protocol, protocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._protocol or self
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "peercert":
+            return self._object.getpeercert()
+        if name == "sslcontext":
+            return self._context
+        if name == "ssl_object":
+            return self._object
+        return self._transport.get_extra_info(name, default)
+
+    # --- between the two ---
+
+    def _take(self, data: bytes) -> None:
+        self._incoming.write(data)
+        if self._protocol is None and not self._shake_hands():
+            return
+        self._read()
+
+    def _shake_hands(self) -> bool:
+        """Whether that is done."""
+        if self._closing:
+            return False
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            self._send()
+            return False
+        except ssl.SSLError as error:
+            self._send()  # OpenSSL has written what is wrong
+            self._fail(ProtocolError("tls_handshake", f"TLS handshake: {_reason(error)}"))
+            return False
+        self._send()
+        self._end_handshake()
+        self._protocol = self._make()
+        self._protocol.connection_made(self)
+        return True
+
+    def _end_handshake(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        if self._host:  # the protocol enters by itself
+            self._door.gate.leave(self._host)
+            self._host = ""
+
+    def _read(self) -> None:
+        assert self._protocol
+        while not self._closing:
+            try:
+                size, ended = self._decrypt()
+            except ssl.SSLError as error:
+                self._fail(ProtocolError("tls_broken", f"TLS: {_reason(error)}"))
+                return
+            if size:
+                self._protocol.data_received(bytes(self._door.buffer[:size]))
+            if self._outgoing.pending and not self._closing:
+                self._send()  # an answer of TLS itself
+            if ended:
+                self._ended()
+                return
+            if size < PIECE:
+                return
+
+    def _decrypt(self) -> tuple[int, bool]:
+        """How much is in the buffer now, and whether that was the last."""
+        pending, buffer, read = self._object.pending, self._door.buffer, self._object.read
+        size = 0
+        try:
+            while size < PIECE:
+                got = cast(int, read(PIECE - size, buffer[size:]))
+                if not got:
+                    return size, True
+                size += got
+                if not self._incoming.pending and not pending():
+                    break
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            return size, True
+        return size, False
+
+    def _ended(self) -> None:
+        """The other side has said that it will send no more."""
+        if not self._closing and self._protocol and not self._protocol.eof_received():
+            self.close()
+
+    def _send(self) -> None:
+        if self._outgoing.pending:
+            self._transport.write(self._outgoing.read())
+
+    def _late(self) -> None:
+        text = f"no TLS handshake within {self._door.timeout:g} s (tls.handshake_timeout)"
+        self._door.refuse(self._host, ProtocolError("tls_timeout", text))
+        self._end_handshake()
+        self.abort()
+
+    def _fail(self, error: ProtocolError) -> None:
+        self._door.refuse((self._transport.get_extra_info("peername") or ("",))[0], error)
+        self._closing = True
+        self._end_handshake()
+        self._transport.close()
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).replace("_", " ").lower()
