@@ -1,24 +1,6 @@
-import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
 import pytest
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite("dialects.wire", "dialects.streams")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator["Browser"]:
-    from playwright.sync_api import expect, sync_playwright
-
-    from page.browsing import CHROMIUM, LIMIT
-
-    expect.set_options(timeout=LIMIT)
-    with sync_playwright() as playwright:
-        rights = ["--no-sandbox"] if os.geteuid() == 0 else []
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=rights)
-        yield made
-        made.close()
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a machine may be
+settings.load_profile("busy")

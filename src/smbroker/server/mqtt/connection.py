@@ -50,6 +50,7 @@ from smbroker.model.errors import ProtocolError, Refused
 from smbroker.model.message import Dialect, Extra, Kind, Origin
 from smbroker.model.topic import Topic
 from smbroker.server.client import Client
+from smbroker.server.mqtt.retaining import Retaining
 from smbroker.server.mqtt.service import Mqtt
 from smbroker.server.mqtt.session import MqttSession
 from smbroker.server.mqtt.subscriptions import Subscription
@@ -62,6 +63,7 @@ PLAIN_EXTRAS = {(qos, retain): Extra(qos, retain) for qos in range(3) for retain
 PUBACK = bytes((f.PUBACK << 4, 2))
 PINGRESP = Ping(f.PINGRESP).encode()
 QOS_0, QOS_0_PUBLISH = 0xF6, f.PUBLISH << 4  # of a first byte: kind and QoS, and those of a publish with QoS 0
+MAX_ITEMS = 1_000  # packets that are taken at once: those of one client must not keep others waiting
 HEAD_ROOM = 65_535 + 4_096  # what a packet may have besides its payload: topic, properties
 
 
@@ -77,7 +79,7 @@ class MqttConnection(Client, asyncio.Protocol):
         self._shared = shared
         self.mqtt = service
         self.version = 0  # 0: no CONNECT yet
-        self._decoder = Decoder(shared.config.max_payload + HEAD_ROOM)
+        self._decoder = Decoder(shared.config.max_payload + HEAD_ROOM, most=MAX_ITEMS)
         self._aliases: dict[int, Topic] = {}
         self.under_way = 0  # QoS 1 from the client, not acknowledged yet
         self._held = 0
@@ -119,15 +121,38 @@ class MqttConnection(Client, asyncio.Protocol):
         if turn.behind and turn.commits and self._transport.is_reading():
             self._transport.pause_reading()
             turn.commits.when_caught_up(self._resume_reading)
+        if self._decode(data):
+            self.stop_reading()
+            self._shared.loop.call_soon(self._go_on)
+        turn.end_read()
+
+    def _decode(self, data: bytes) -> bool:
+        """Whether there is more to decode, and others should have their turn first."""
         fault: Malformed | None = None
         try:
             items = self._decoder.feed(data)
         except Malformed as error:
             items, fault = error.items, error
         self._handle(items)
-        if fault and not self._closing:
+        if self._closing:
+            return False
+        if fault:
             self._fail(fault)
-        turn.end_read()
+            return False
+        return len(items) == MAX_ITEMS
+
+    def _go_on(self) -> None:
+        """With the rest of a read that brought very many packets."""
+        if self._closing:
+            return
+        turn = self.mqtt.turn
+        turn.begin()
+        if turn.behind and turn.commits:
+            turn.commits.when_caught_up(self._go_on)
+        elif self._decode(b""):
+            self._shared.loop.call_soon(self._go_on)
+        else:
+            self._resume_reading()
 
     def _handle(self, items: list[Any]) -> None:
         try:
@@ -179,6 +204,8 @@ class MqttConnection(Client, asyncio.Protocol):
         session = self._session
         if session:
             session.pump()
+            if session.retaining:
+                session.retaining.wake()
             if session.replay and not session.replay.live:
                 session.replay.wake()
             self.mqtt.turn.begin()
@@ -585,14 +612,10 @@ class MqttConnection(Client, asyncio.Protocol):
         if self._closing or self.session is not session:
             return
         self._say(answer)
-        for one in made:
-            self._send_retained(session, one)
-        session.pump()
+        if made:
+            session.retaining = session.retaining or Retaining(session, self)
+            session.retaining.begin(made)
         self.mqtt.turn.begin()
-
-    def _send_retained(self, session: MqttSession, one: Subscription) -> None:
-        for topic, message in self.mqtt.retained.matching(one.pattern):
-            session.send_retained(one, topic, message.payload, message.extra, message.qos)
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
         session = self._session

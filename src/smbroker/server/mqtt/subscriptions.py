@@ -38,10 +38,11 @@ class Subscription:
 
 
 class Subscriptions:
-    __slots__ = ("_known", "_router", "all")
+    __slots__ = ("_known", "_router", "all", "special")
 
     def __init__(self) -> None:
         self.all: dict[tuple[str, Filter], Subscription] = {}
+        self.special = 0  # those that are not plain
         self._router: Router[Subscription] = Router()
         self._known: dict[Topic, list[Subscription]] = {}
 
@@ -50,7 +51,9 @@ class Subscriptions:
         old = self.all.get(one.key)
         if old:
             self._router.unsubscribe(old.pattern, old)
+            self.special -= not old.plain
         self.all[one.key] = one
+        self.special += not one.plain
         if not one.share:
             self._router.subscribe(one.pattern, one)
         self._known.clear()
@@ -58,8 +61,10 @@ class Subscriptions:
 
     def remove(self, share: str, pattern: Filter) -> Subscription | None:
         old = self.all.pop((share, pattern), None)
-        if old and not old.share:
-            self._router.unsubscribe(pattern, old)
+        if old:
+            self.special -= not old.plain
+            if not old.share:
+                self._router.unsubscribe(pattern, old)
         self._known.clear()
         return old
 
