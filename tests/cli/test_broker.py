@@ -33,6 +33,7 @@ def started(runs: list[Config], *words: str) -> Config:
 
 
 BAD = [
+    (("--log-format", "xml"), "--log-format"),
     (("-p", "x"), "-p"),
     (("-p", "65536"), "-p"),
     (("-p", "-1"), "-p"),
@@ -99,9 +100,11 @@ def test_listen_replaces_the_defaults(runs: list[Config]) -> None:
 
 
 def test_limits_and_switches(runs: list[Config]) -> None:
-    made = started(runs, "-s", "1", "-m", "2", "-t", "3", "--quiet", "--no-log", "--data", "there")
+    made = started(
+        runs, "-s", "1", "-m", "2", "-t", "3", "--quiet", "--no-log", "--data", "there", "--log-format", "json"
+    )
     assert (made.semicolon.max_subscribers, made.semicolon.max_message, made.semicolon.max_topic) == (1, 2, 3)
-    assert (made.quiet, made.no_log, made.data) == (True, True, "there")
+    assert (made.quiet, made.no_log, made.data, made.log_format) == (True, True, "there", "json")
     long = started(runs, "--max-subscribers", "1", "--max-message-length", "2", "--max-topic-length", "3")
     assert long.semicolon == made.semicolon
 

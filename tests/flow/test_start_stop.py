@@ -1,5 +1,6 @@
 """How the broker starts, says so, and stops: listeners, options, exit status, signals."""
 
+import json
 import os
 import re
 import signal
@@ -389,3 +390,13 @@ def test_sigusr1_does_not_end_it() -> None:
         broker.signal(signal.SIGUSR1)
         broker.signal(signal.SIGUSR1)
         assert answers(broker.ports["udp"])
+
+
+def test_what_is_said_can_be_json() -> None:
+    with Broker("--log-format", "json") as broker:
+        broker.udp().send(b"\x01no-subtopic\x02x")
+        line = json.loads(broker.err.wait("topic_no_subtopic"))
+        assert (line["level"], line["code"]) == ("warning", "soh topic_no_subtopic")
+        broker.stop()
+        assert all(isinstance(json.loads(line), dict) for line in broker.err.all)
+        assert broker.out.has("ready")

@@ -1,6 +1,7 @@
 """The console: escaping, colours, the rate of warnings, and that nobody has to read it."""
 
 import fcntl
+import json
 import os
 import pty
 import select
@@ -325,3 +326,31 @@ def test_errors_and_notes_are_not_limited(talk: Console, err: Pipe) -> None:
         talk.error("e")
     talk.write()
     assert len(err.read().splitlines()) == 200
+
+
+# --- JSON ---
+
+
+def test_as_json_each_line_is_an_object(out: Pipe, err: Pipe, clock: Clock) -> None:
+    told = Console(clock, out.stream, err.stream, as_json=True)
+    told.note("a\nb")
+    told.error('it "broke" \x1b[31m ü')
+    for _ in range(WARNINGS_PER_SECOND + 3):
+        told.warn("odd", "something")
+    told.tell_left_out()
+    lines = [json.loads(line) for line in err.drain().splitlines()]
+    assert [(line["level"], line["code"], line["text"]) for line in lines] == [
+        ("info", None, "a\nb"),
+        ("error", None, 'it "broke" \x1b[31m ü'),
+        *[("warning", "odd", "something")] * WARNINGS_PER_SECOND,
+        ("warning", "odd", "3 more like this: odd"),
+    ]
+    assert all(line["ts"].endswith("Z") for line in lines)
+
+
+def test_as_json_lines_that_nobody_read_are_told_as_one(out: Pipe, err: Pipe, clock: Clock) -> None:
+    told = Console(clock, out.stream, err.stream, as_json=True)
+    for _ in range(3 * MAX_WAITING // 1_000):
+        told.note("x" * 1_000)
+    last = json.loads(err.drain().splitlines()[-1])
+    assert (last["level"], last["code"]) == ("warning", "left_out")

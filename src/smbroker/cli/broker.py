@@ -15,8 +15,8 @@ from smbroker.server import config as configuration
 from smbroker.server.broker import run
 from smbroker.server.config import DEFAULT_LISTEN, Config
 
-USAGE = """smbbroker [--config smb.toml] [--data DIR] [--no-log] [--quiet] [--listen KIND://HOST:PORT]... [-p PORT]
-                 [-s N] [-m N] [-t N] [-?|--help] [--usage] [-V|--version]"""
+USAGE = """smbbroker [--config smb.toml] [--data DIR] [--no-log] [--quiet] [--log-format text|json]
+                 [--listen KIND://HOST:PORT]... [-p PORT] [-s N] [-m N] [-t N] [-?|--help] [--usage] [-V|--version]"""
 EXAMPLES = """\
   smbbroker                                   all dialects on their usual ports, on loopback
   smbbroker -p 9000                           the UDP dialects on port 9000
@@ -37,6 +37,7 @@ def _parser() -> arguments.Parser:
     add("--data", metavar="DIR", help="directory of the log and the sessions (default smb-data)")
     add("--no-log", action="store_true", help="relay only: keep no messages, no history, no sessions on disk")
     add("--quiet", action="store_true", help="print neither `listening` and `ready` nor the semicolon console")
+    add("--log-format", metavar="text|json", help="of what is said on standard error: lines of text, or of JSON")
     add(
         "--listen",
         metavar="KIND://HOST:PORT",
@@ -68,6 +69,8 @@ def _config(options: argparse.Namespace) -> Config:
     }
     given: dict[str, Any] = {key: _number(option, text) for key, (option, text) in limits.items() if text is not None}
     semicolon = replace(config.semicolon, **given)
+    if options.log_format not in (None, "text", "json"):
+        raise UsageError("log_format", f"--log-format {arguments.shown(options.log_format)}: it is text or json")
     return replace(
         config,
         listen=listen,
@@ -75,6 +78,7 @@ def _config(options: argparse.Namespace) -> Config:
         data=options.data or config.data,
         no_log=config.no_log or options.no_log,
         quiet=config.quiet or options.quiet,
+        log_format=options.log_format or config.log_format,
     )
 
 

@@ -94,7 +94,7 @@ class Broker:
     def __init__(self, loop: asyncio.AbstractEventLoop, config: Config, services: Mapping[str, ServiceOf]) -> None:
         self._loop = loop
         self._config = config
-        self.console = Console(loop.time)
+        self.console = Console(loop.time, as_json=config.log_format == "json")
         self.turn = Turn(loop, config, self.console)
         self.store = None if config.no_log else Store.open(config, self.turn)
         history = self.store.history if self.store else None

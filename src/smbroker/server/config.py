@@ -108,6 +108,7 @@ class Config:
     data: str = "smb-data"  # the directory of log, state and tables (--data)
     no_log: bool = False  # a pure relay: nothing is written (--no-log)
     quiet: bool = False  # neither `listening` lines nor the semicolon console
+    log_format: Literal["text", "json"] = "text"  # of the lines on standard error (--log-format)
     semicolon: SemicolonConfig = field(default_factory=SemicolonConfig)
     udp: UdpConfig = field(default_factory=UdpConfig)
     tcp: TcpConfig = field(default_factory=TcpConfig)
@@ -167,12 +168,16 @@ def _value(hint: Any, value: Any, name: str) -> Any:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise UsageError("config", f"{name} must be a list of strings")
         return tuple(value)
+    if get_origin(hint) is Literal:
+        return _word(get_args(hint), value, name)
     if "auto" in _words(hint) and value == "auto":
         return value
-    if hint is str:
-        if not isinstance(value, str):
-            raise UsageError("config", f"{name} must be a string, not {value!r}")
-        return value
+    if hint is str and not isinstance(value, str):
+        raise UsageError("config", f"{name} must be a string, not {value!r}")
+    return value if hint is str else _number(hint, value, name)
+
+
+def _number(hint: Any, value: Any, name: str) -> Any:
     whole = hint is int or int in get_args(hint)
     wanted = bool if hint is bool else int if whole else (int, float)
     if not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool):
@@ -180,6 +185,12 @@ def _value(hint: Any, value: Any, name: str) -> Any:
     if not isinstance(value, bool) and not value >= 0:  # so that nan is refused too
         raise UsageError("config", f"{name} must not be negative")
     return value
+
+
+def _word(words: tuple[str, ...], value: Any, name: str) -> str:
+    if value not in words:
+        raise UsageError("config", f"{name} must be one of {', '.join(words)}, not {value!r}")
+    return str(value)
 
 
 def _words(hint: Any) -> tuple[Any, ...]:

@@ -4,19 +4,24 @@ Lines are collected and written once per turn. A reader that does not read must 
 so nothing is written to a pipe or terminal that would block: what then piles up past a bound is
 dropped and its number told later. Warnings are limited in rate; those left out are counted, by text
 of the same kind. Other people's bytes are shown with control characters escaped.
+
+With `as_json` each line on standard error is an object: ts, level, code (or null) and text. Standard output stays as
+it is prescribed.
 """
 
+import json
 import os
 import select
 import stat
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 MAX_WAITING = 1 << 20  # bytes of lines that nobody has read yet
 PIECE = 4_096  # PIPE_BUF: what a pipe that polls writable takes without blocking
 WARNINGS_PER_SECOND = 20
 
-YELLOW, RED, PLAIN = "\x1b[33m", "\x1b[31m", "\x1b[0m"
+COLOURS, PLAIN = {"warning": "\x1b[33m", "error": "\x1b[31m"}, "\x1b[0m"
 
 
 def printable(data: bytes, most: int = 600) -> str:
@@ -35,6 +40,7 @@ class Stream:
         self._descriptor = _opened_again(descriptor) if self.colour else descriptor
         self._waiting = bytearray()
         self._left_out = 0
+        self.told: Callable[[str], str] = lambda text: f"({text})\n"
         self._poll = select.poll()
         self._poll.register(self._descriptor, select.POLLOUT)
         try:
@@ -62,7 +68,7 @@ class Stream:
                 written = len(self._waiting)
             del self._waiting[:written]
             if self._left_out and not self._waiting:
-                self._waiting += f"({self._left_out} lines left out: nobody was reading)\n".encode()
+                self._waiting += self.told(f"{self._left_out} lines left out: nobody was reading").encode()
                 self._left_out = 0
         return False
 
@@ -77,10 +83,20 @@ def _opened_again(terminal: int) -> int:
 
 
 class Console:
-    def __init__(self, clock: Callable[[], float], out: Stream | None = None, err: Stream | None = None) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        out: Stream | None = None,
+        err: Stream | None = None,
+        *,
+        as_json: bool = False,
+    ) -> None:
         self._clock = clock
         self.out = out or Stream(1)
         self.err = err or Stream(2)
+        self._as_json = as_json
+        if as_json:
+            self.err.told = lambda text: _line("warning", "left_out", text)
         self._second = 0.0
         self._said = 0
         self._left_out: Counter[str] = Counter()
@@ -91,7 +107,7 @@ class Console:
 
     def note(self, line: str) -> None:
         """A line on standard error."""
-        self.err.put(line + "\n")
+        self.err.put(_line("info", None, line) if self._as_json else line + "\n")
 
     def warn(self, code: str, text: str) -> None:
         """A warning, unless there were many in this second; `code` groups those left out."""
@@ -103,14 +119,14 @@ class Console:
             self._left_out[code] += 1
             return
         self._said += 1
-        self._coloured(YELLOW, f"warning: {text}")
+        self._tell("warning", code, text)
 
     def error(self, text: str) -> None:
-        self._coloured(RED, f"error: {text}")
+        self._tell("error", None, text)
 
     def tell_left_out(self) -> None:
         for code, count in self._left_out.most_common(5):
-            self._coloured(YELLOW, f"warning: {count} more like this: {code}")
+            self._tell("warning", code, f"{count} more like this: {code}")
         self._left_out.clear()
 
     def write(self) -> bool:
@@ -118,5 +134,15 @@ class Console:
         out, err = self.out.write(), self.err.write()
         return out or err
 
-    def _coloured(self, colour: str, text: str) -> None:
-        self.note(f"{colour}{text}{PLAIN}" if self.err.colour else text)
+    def _tell(self, level: str, code: str | None, text: str) -> None:
+        if self._as_json:
+            self.err.put(_line(level, code, text))
+        elif self.err.colour:
+            self.err.put(f"{COLOURS[level]}{level}: {text}{PLAIN}\n")
+        else:
+            self.err.put(f"{level}: {text}\n")
+
+
+def _line(level: str, code: str | None, text: str) -> str:
+    when = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return json.dumps({"ts": when, "level": level, "code": code, "text": text}) + "\n"

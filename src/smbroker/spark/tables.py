@@ -22,6 +22,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
 from smbroker.model.errors import UsageError
+from smbroker.spark.newest import newest
 
 TABLES = "tables"  # within the data directory
 PACK_AFTER = 100  # commits; each is a file, and every one of them costs all later commits time
@@ -229,24 +230,10 @@ def last_rows(data: Path, name: str, limit: int, topic: str | None = None) -> li
     schema = _schema(table)
     order = next((field.name for field in schema if field.name == "offset"), None)
     order = order or next((field.name for field in schema if pa.types.is_timestamp(field.type)), None)
-    dataset = table.to_pyarrow_dataset()
     of_topic = topic if schema.get_field_index("topic") >= 0 else None
     if order is None:
-        return _as_json(dataset.head(limit))
-    return _as_json(_newest(dataset, order, limit, of_topic))
-
-
-def _newest(dataset: Any, order: str, limit: int, topic: str | None) -> pa.Table:
-    """By a bounded number of rows in memory: the best so far, and one batch."""
-    best: pa.Table | None = None
-    for batch in dataset.to_batches():
-        piece = pa.Table.from_batches([batch])
-        if topic is not None:  # here, as the dataset's own filter trips over files whose statistics are string views
-            piece = piece.filter(pc.equal(piece.column("topic").cast(pa.string()), topic))
-        best = piece if best is None else pa.concat_tables([best, piece])
-        best = best.take(pc.select_k_unstable(best, limit, [(order, "descending")]))
-    whole = dataset.schema.empty_table() if best is None else best
-    return whole.take(pc.sort_indices(whole, [(order, "ascending")]))
+        return _as_json(table.to_pyarrow_dataset().head(limit))
+    return _as_json(newest(table, order, limit, of_topic))
 
 
 def _as_json(rows: pa.Table) -> list[dict[str, Any]]:
