@@ -97,7 +97,7 @@ class MqttSession(Session):
             self.replay is None
             and self.max_packet == f.MAX_LENGTH
             and not self.alias_maximum
-            and all(one.plain for one in self.known.all.values())
+            and not self.known.special
         )
 
     def regroup(self) -> bool:
