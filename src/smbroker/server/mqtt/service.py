@@ -315,11 +315,11 @@ class Mqtt:
             self._share(session, one)
 
     def _feed_all(self, session: MqttSession) -> None:
-        """Puts the subscriptions on the feed that they belong to; those of a client that is away cost nothing."""
         for one in session.known.own:
             self._feed(session, one)
 
     def _feed(self, session: MqttSession, one: Subscription) -> None:
+        """Puts the subscription on the feed that it belongs to; those of a client that is away cost nothing."""
         feed = self.turn.committed if session.replay else self.turn.delivery
         waits = self.turn.commits is None and not session.plain  # what it gets is queued in memory
         if session.connection or waits:

@@ -42,9 +42,9 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self.all: dict[tuple[str, Filter], Subscription] = {}
-        self.special = 0  # those that are not plain
         self._router: Router[Subscription] = Router()
         self._known: dict[Topic, list[Subscription]] = {}
+        self.special = 0  # those that are not plain
 
     def add(self, one: Subscription) -> bool:
         """Whether it is new; else it replaces the one before it [MQTT-3.8.4-3]."""
@@ -63,8 +63,8 @@ class Subscriptions:
         old = self.all.pop((share, pattern), None)
         if old:
             self.special -= not old.plain
-            if not old.share:
-                self._router.unsubscribe(pattern, old)
+        if old and not old.share:
+            self._router.unsubscribe(pattern, old)
         self._known.clear()
         return old
 
