@@ -1,12 +1,13 @@
 # make run    broker with simulated devices     make test   all tests
 # make setup  just the set-up                   make check  what CI runs: format, lint, types, tests
 # make long   tests with their full rounds      make bench  speed, beside a plain C broker
+# make fuzz   every codec with atheris, a minute each: fuzz/README.md
 
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: setup browser run test check long bench clean lock
+.PHONY: setup browser run test check long bench fuzz clean lock
 .DEFAULT_GOAL := help
 
 help:
@@ -51,9 +52,22 @@ long: setup browser
 bench: setup
 	@$(BIN)/python bench/run.py $(ARGS)
 
+TARGETS ?= soh pipe semicolon padded typed mqtt websocket http
+SECONDS ?= 60
+
+fuzz: .venv-fuzz/ready
+	@PYTHONPATH=src .venv-fuzz/bin/python fuzz/corpus.py build/fuzz
+	@for target in $(TARGETS); do echo "== $$target"; PYTHONPATH=src .venv-fuzz/bin/python fuzz/run.py $$target build/fuzz/$$target \
+	    -max_total_time=$(SECONDS) -max_len=4096 -artifact_prefix=build/fuzz/$$target- || exit 1; done
+
+.venv-fuzz/ready: requirements.txt  # of its own: atheris is none of the project's dependencies
+	@$(PYTHON) -m venv .venv-fuzz
+	@.venv-fuzz/bin/pip install --quiet --disable-pip-version-check -c requirements.txt atheris starlette h11 prometheus-client
+	@touch $@
+
 lock:
 	@rm -rf .venv/lock && $(PYTHON) -m venv .venv/lock && .venv/lock/bin/pip install --quiet '.[dev]'
 	@.venv/lock/bin/pip freeze --exclude smbroker | grep -v '@' > requirements.txt && rm -rf .venv/lock
 
 clean:
-	@rm -rf .venv build dist
+	@rm -rf .venv .venv-fuzz build dist

@@ -23,7 +23,7 @@ from smbroker.server import listeners
 from smbroker.server.config import Config
 from smbroker.server.console import Console
 from smbroker.server.desk import Desk
-from smbroker.server.gate import Gate
+from smbroker.server.gate import Gate, is_loopback
 from smbroker.server.listeners import Bound, Endpoint
 from smbroker.server.mqtt.service import Mqtt
 from smbroker.server.mqtt.sys import Sys
@@ -39,6 +39,11 @@ STOP_LIMIT = 2.0  # seconds for clients to take what has been written to them
 SWITCH_INTERVAL = 0.0005  # seconds: how long the loop may wait for the log's thread to yield the interpreter
 GC_THRESHOLDS = (50_000, 20, 50)  # a turn makes many objects and no cycles: look for those less often
 WEB_OF_ADDRESS = 200  # connections, where the setting is `auto` and the address not on loopback
+UDP_OPEN = (
+    "{} takes subscriptions from the network. Whoever sends it a datagram with a forged address has it send messages "
+    "to that address, which never asked (reflection). Name the ranges of your clients in udp.allow, keep others out "
+    "with a firewall, and read docs/howto/network.md"
+)
 BACKGROUND_CHECK = 1.0  # seconds between looks whether a terminal is ours again
 
 
@@ -196,6 +201,8 @@ class Broker:
             self._services.append(self._service_of[kind](self.desk, self._config, one, entrance))
         if one.datagram:
             decoders = listeners.decoders(kind, self._config.semicolon)
+            if kind != "typed" and not is_loopback(one.endpoint.host):
+                self.console.warn("udp_open", UDP_OPEN.format(one.endpoint))
             self._udp.append(UdpListener(self.turn, self._config, str(one.endpoint), one.datagram, decoders))
         if one.stream and kind in listeners.TCP_KINDS:
             around = self._around(one, self.connections.gate)

@@ -38,6 +38,10 @@ class UdpConfig:
     max_subscriptions: int = 200_000  # in all
     max_subscriptions_per_address: int = 20_000  # of one IP address
     lease: float | Literal["auto"] = "auto"  # seconds; 0 none; auto: none on loopback, 24 hours elsewhere
+    allow: tuple[str, ...] = ()  # address ranges, such as 192.168.1.0/24, that datagrams are taken from; empty: any
+    max_datagrams: int = 0  # a second, of one IP address, that are taken; 0: any number
+    max_replies: int | Literal["auto"] = "auto"  # a second, to one IP address; 0 any; auto: 1,000 beyond loopback
+    max_bytes: int = 0  # a second, to one IP address; 0: any number
     unreachable_limit: int = 5  # sends in a row that come back before a peer is forgotten
     receive_buffer: int = 4 << 20  # bytes of the socket's buffer; the kernel may grant less
 

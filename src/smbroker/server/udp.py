@@ -2,6 +2,7 @@
 
 Peers cannot be heard leaving. A peer whose datagrams come back five times in a row without a word
 from it is forgotten, and so is one whose lease has run out; any datagram from it renews the lease.
+Nor can it be known where they are: what may be sent to strangers is limited (`strangers`).
 """
 
 import select
@@ -22,6 +23,8 @@ from smbroker.server.client import Client
 from smbroker.server.config import Config, UdpConfig
 from smbroker.server.console import printable
 from smbroker.server.datagrams import Address, RawAddress, Sender, receiver, unreachable
+from smbroker.server.gate import network_of
+from smbroker.server.strangers import Outgoing, Strangers
 from smbroker.server.turn import Turn
 
 MAX_PEERS = 20_000  # publishers that are remembered; subscribers come on top, limited as subscriptions
@@ -29,13 +32,16 @@ MAX_BLOCKED = 4 << 20  # bytes that wait for one peer while the socket is full
 LEASE_ELSEWHERE = 24 * 3600.0  # seconds, for peers that are not on loopback
 FIRST_BYTES = {b"\x01": Dialect.SOH, b"s": Dialect.SEMICOLON, b"p": Dialect.SEMICOLON, b"u": Dialect.SEMICOLON}
 
+REPLIES = {Dialect.PIPE: (b"H", b"E"), Dialect.SOH: (b"A",)}  # what begins so is an answer, not a message
+SHORT_REFUSAL = pipe.refusal("refused")
+
 Decode = Callable[[bytes], Command]
 
 
 class Peer(Client):
     """One address in one dialect."""
 
-    __slots__ = ("address", "failed", "failures", "heard", "lease", "listener")
+    __slots__ = ("address", "asked", "failed", "failures", "heard", "lease", "listener")
 
     def __init__(self, listener: "UdpListener", dialect: Dialect, address: Address, lease: float) -> None:
         super().__init__(Origin(dialect, *address))
@@ -46,13 +52,14 @@ class Peer(Client):
         self.heard = 0.0
         self.failed = 0.0  # when a send last came back
         self.failures = 0  # sends that came back since the peer was last heard
+        self.asked = 0  # bytes of the datagram that is being refused
 
     @property
     def subscribed(self) -> bool:
         return self.session is not None and bool(self.session.subscriptions)
 
     def new_session(self) -> Session:
-        return Session(self.origin.dialect, self.origin.source, self.address[0], self.listener.name)
+        return Session(self.origin.dialect, self.origin.source, network_of(self.address[0]), self.listener.name)
 
     def refusal(self, text: str) -> bytes:
         return pipe.refusal(text) if self.origin.dialect is Dialect.PIPE else b""
@@ -60,6 +67,37 @@ class Peer(Client):
     def flush(self) -> None:
         frames, self.frames = self.frames, []
         self.listener.send(self, frames)
+
+
+class LimitedPeer(Peer):
+    """One that may not be where it says: what it gets is counted, and no refusal is longer than what it refuses."""
+
+    __slots__ = ("outgoing",)
+
+    outgoing: Outgoing
+
+    def refusal(self, text: str) -> bytes:
+        reply = super().refusal(text)
+        return reply if len(reply) <= self.asked else reply and SHORT_REFUSAL
+
+    def flush(self) -> None:
+        frames, self.frames = self.frames, []
+        now, replies = monotonic(), REPLIES.get(self.origin.dialect, ())
+        meters = self.outgoing
+        kept = []
+        for frame in frames:
+            if meters.replies and frame.startswith(replies) and not meters.replies.takes(1, now):
+                self.listener.leave_out("reply_rate", self)
+            elif meters.bytes and not meters.bytes.takes(len(frame), now):
+                self.listener.leave_out("send_rate", self)
+            else:
+                kept.append(frame)
+        if kept:
+            self.listener.send(self, kept)
+
+
+class _Unwanted(Exception):
+    """A peer that is not taken; it has been counted."""
 
 
 class _Lane:
@@ -90,6 +128,7 @@ class UdpListener:
         self._lanes = {dialect: _Lane(dialect, decode, config.quiet) for dialect, decode in decoders.items()}
         self._only = next(iter(self._lanes.values())) if len(self._lanes) == 1 else None
         self._by_first = {} if self._only else {first: self._lanes[dialect] for first, dialect in FIRST_BYTES.items()}
+        self._strangers = Strangers(config.udp, sock.getsockname()[:2])
         self._blocked: list[Peer] = []
         self._paused = False  # while the log is behind
         # uvloop stops watching a socket that reports an error; an epoll between them hides that from it.
@@ -110,7 +149,10 @@ class UdpListener:
     def restore(self, dialect: Dialect, address: Address, filters: Iterable[Filter]) -> None:
         """A peer that was subscribed before the broker's restart; the limits may be others now."""
         lane, raw = self._lanes[dialect], self._receiver.raw(address)
-        peer = lane.peers.get(raw) or self._new_peer(lane, raw)
+        try:
+            peer = lane.peers.get(raw) or self._new_peer(lane, raw)
+        except _Unwanted:
+            return
         peer.heard = monotonic()
         if peer.session is None:
             peer.session = peer.new_session()
@@ -136,6 +178,8 @@ class UdpListener:
             self._note_unreachable()  # first: a word that came after it begins the count anew
         if datagrams:
             self._turn.begin()
+            if self._strangers.counts_datagrams:
+                datagrams, addresses = self._let_in(datagrams, addresses)
             self._take(datagrams, addresses)
         if self._blocked:
             self._retry()
@@ -163,18 +207,35 @@ class UdpListener:
             if lane is None:
                 self._unknown(datagram, address)
                 continue
-            peer = lane.peers.get(address) or self._new_peer(lane, address)
-            peer.heard = now
-            if lane.echo:
-                turn.console.note(f"{peer.origin.source}:{printable(datagram)}")
             try:
+                peer = lane.peers.get(address) or self._new_peer(lane, address)
+                peer.heard = now
+                if lane.echo:
+                    turn.console.note(f"{peer.origin.source}:{printable(datagram)}")
                 command = lane.decode(datagram)
                 if isinstance(command, tuple):
                     publish(peer, command)
                 else:
                     turn.handle(peer, command)
             except (ProtocolError, Refused) as error:
+                peer.asked = len(datagram)
                 turn.reject(peer, error)
+            except _Unwanted:
+                pass
+
+    def _let_in(
+        self, datagrams: list[bytes], addresses: Sequence[RawAddress]
+    ) -> tuple[list[bytes], Sequence[RawAddress]]:
+        taken = self._strangers.let_in(datagrams, addresses)
+        if len(taken[0]) < len(datagrams):
+            self._turn.stats.dropped["datagram_rate"] += len(datagrams) - len(taken[0])
+            self._turn.console.warn("datagram_rate", f"{self.name}: more datagrams a second than udp.max_datagrams")
+        return taken
+
+    def leave_out(self, code: str, peer: Peer) -> None:
+        self._turn.stats.dropped[code] += 1
+        peer.dropped += 1
+        self._turn.console.warn(code, f"{peer.origin.dialect} {peer.origin.source}: more than it may be sent ({code})")
 
     def _lane(self, datagram: bytes) -> _Lane | None:
         """For a socket of one dialect that one; else what the first byte alone does not tell."""
@@ -195,7 +256,18 @@ class UdpListener:
             lane.peers = {key: peer for key, peer in lane.peers.items() if peer.subscribed or peer.frames}
             lane.room = MAX_PEERS + 2 * len(lane.peers)
         where = self._receiver.address(address)
-        peer = lane.peers[address] = Peer(self, lane.dialect, where, _lease(self._config.udp, where[0]))
+        try:
+            self._strangers.check(where)
+        except Refused as error:
+            self._turn.stats.dropped[error.code] += 1
+            self._turn.console.warn(error.code, f"{lane.dialect} {where[0]}:{where[1]}: {error.text}")
+            raise _Unwanted from error
+        outgoing = self._strangers.outgoing(where[0])
+        peer = (LimitedPeer if outgoing else Peer)(self, lane.dialect, where, _lease(self._config.udp, where[0]))
+        if outgoing:
+            assert isinstance(peer, LimitedPeer)
+            peer.outgoing = outgoing
+        lane.peers[address] = peer
         return peer
 
     def send(self, peer: Peer, frames: list[bytes]) -> None:
