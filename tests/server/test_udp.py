@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import pytest
 import uvloop
 
+from smbroker.core.rights import Rights
 from smbroker.core.sessions import Limits
 from smbroker.model.message import Dialect
+from smbroker.model.rules import rules
 from smbroker.server import listeners, udp
 from smbroker.server.config import Config, UdpConfig
 from smbroker.server.console import Console
@@ -274,6 +276,7 @@ def test_leases_are_looked_at_often_enough_and_not_more(setting: float, seconds:
 def test_a_lease_of_24_hours_elsewhere_ends(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     now = SimpleNamespace(time=1_000.0)
     monkeypatch.setattr(udp, "monotonic", lambda: now.time)
+    house.turn.access.rights = Rights(rules("[[allow]]\nanyone = true\ntopics = '#'\n", "rules"))
     house.listener.restore(Dialect.SEMICOLON, ("192.0.2.1", 9), [(b"a",)])
     house.listener.restore(Dialect.SEMICOLON, ("127.0.0.1", 9), [(b"a",)])
     now.time += 86_399

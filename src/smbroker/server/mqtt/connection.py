@@ -48,7 +48,7 @@ from smbroker.dialects.mqtt.reasons import (
     UNSPECIFIED,
     UNSUPPORTED_VERSION,
 )
-from smbroker.model.errors import ProtocolError, Refused
+from smbroker.model.errors import ProtocolError, Refused, SmbError
 from smbroker.model.message import Dialect, Extra, Kind, Origin
 from smbroker.model.rights import Identity
 from smbroker.model.topic import Topic
@@ -64,7 +64,6 @@ from smbroker.server.sockets import FULL, keep_alive
 if TYPE_CHECKING:
     from smbroker.server.tcp import Connections
 
-DENIALS = {"mqtt_other_user": "mqtt_other_user"}  # reasons of their own; the rest are `mqtt_refused`
 PLAIN_EXTRAS = {(qos, retain): Extra(qos, retain) for qos in range(3) for retain in (False, True)}
 PUBACK = bytes((f.PUBACK << 4, 2))
 PINGRESP = Ping(f.PINGRESP).encode()
@@ -356,12 +355,12 @@ class MqttConnection(Client, asyncio.Protocol):
     def _connect(self, packet: Connect) -> None:
         version = packet.version
         if packet.properties.get(f.AUTHENTICATION_METHOD) is not None:
-            self._deny(version, BAD_AUTHENTICATION_METHOD, "no extended authentication here")
+            self._deny(version, BAD_AUTHENTICATION_METHOD, Refused("mqtt_refused", "no extended authentication here"))
             return
         assigned = ""
         if not packet.client:
             if version == 3 or (version == 4 and not packet.clean):  # [MQTT-3.1.3-8]
-                self._deny(version, CLIENT_ID_NOT_VALID, "an empty client id")
+                self._deny(version, CLIENT_ID_NOT_VALID, Refused("mqtt_refused", "an empty client id"))
                 return
             packet.client = assigned = self.mqtt.new_id()
         self.origin = Origin(Dialect.MQTT, self.origin.host, self.origin.port, packet.client)
@@ -384,7 +383,7 @@ class MqttConnection(Client, asyncio.Protocol):
         self._resume_reading()
         if isinstance(outcome, Refused):
             reason = BAD_USER_OR_PASSWORD if outcome.code == "bad_password" else SERVER_BUSY
-            self._deny(packet.version, reason, outcome.text, outcome.code)
+            self._deny(packet.version, reason, outcome)
         else:
             self.grant = self.mqtt.turn.access.rights.grant(outcome)
             self._admit(packet, assigned)
@@ -397,15 +396,15 @@ class MqttConnection(Client, asyncio.Protocol):
     def _admit(self, packet: Connect, assigned: str) -> None:
         version, will = packet.version, packet.will
         if self.grant.nothing:
-            self._deny(version, NOT_AUTHORIZED, "nothing is allowed", "not_allowed")
+            self._deny(version, NOT_AUTHORIZED, Refused("not_allowed", "nothing is allowed"))
             return
         if will and not self.may_publish(will.topic):
-            self._deny(version, NOT_AUTHORIZED, "a will to a topic that is not allowed", "not_allowed")
+            self._deny(version, NOT_AUTHORIZED, Refused("not_allowed", "a will to a topic that is not allowed"))
             return
         try:
             session, present = self.mqtt.open(self, packet)
         except Malformed as error:
-            self._deny(version, error.reason, error.text, DENIALS.get(error.code, "mqtt_refused"))
+            self._deny(version, error.reason, error)
             return
         self.version = version
         self.session = session
@@ -456,8 +455,8 @@ class MqttConnection(Client, asyncio.Protocol):
             properties[f.SESSION_EXPIRY] = session.expiry
         return properties
 
-    def _deny(self, version: int, reason: int, text: str, counted: str = "mqtt_refused") -> None:
-        self.mqtt.turn.reject(self, ProtocolError(counted, text))
+    def _deny(self, version: int, reason: int, error: SmbError) -> None:
+        self.mqtt.turn.reject(self, error)
         code = reason if version == 5 else RETURN_CODES.get(reason, 3)
         self.mqtt.turn.delivery.put(self, Connack(False, code).encode(version))
         self._shut()
