@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -329,7 +328,7 @@ class Desk:
                     yield _event("figures", await self.stats())
                 sample = sampler.take(self._recent) if tail else None
                 if sample and (sample.seen or sample.skipped):
-                    yield _event("messages", asdict(sample))
+                    yield _event("messages", sample.told)
                 await asyncio.sleep(TICK)
                 if self._closing:
                     return

@@ -4,6 +4,8 @@ A sample looks at the last few thousand messages since the one before it, and sh
 wanted; it tells how many there were and how many it did not look at.
 """
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +30,10 @@ class Sample:
     skipped: int  # that were not looked at
     messages: list[dict[str, Any]]  # the last of those that were wanted, oldest first
 
+    @property
+    def told(self) -> dict[str, Any]:
+        return {"seen": self.seen, "skipped": self.skipped, "messages": self.messages}
+
 
 class Sampler:
     def __init__(self, pattern: Filter | None, cursor: int, *, kept: bool) -> None:
@@ -41,19 +47,22 @@ class Sampler:
         """What came since the last time."""
         start = max(self._cursor, recent.first, recent.next - SCAN)
         skipped = max(start - self._cursor, 0)
-        wanted: list[tuple[int, Columns, int]] = []
+        seen, last = 0, deque[tuple[int, Columns, int]](maxlen=MOST)
         for base, columns in recent.since(start):
-            rows = range(max(start - base, 0), len(columns))
-            wanted += [(base, columns, row) for row in rows if self._wants(columns.topics[row])]
+            rows: Sequence[int] = range(max(start - base, 0), len(columns))
+            if self._pattern is not None:
+                rows = [row for row in rows if self._wants(columns.topics[row])]
+            seen += len(rows)
+            last.extend((base, columns, row) for row in rows[-MOST:])
         self._cursor = recent.next
-        return Sample(len(wanted), skipped, [self._shown(*one) for one in wanted[-MOST:]])
+        return Sample(seen, skipped, [self._shown(*one) for one in last])
 
     def _wants(self, topic: Topic) -> bool:
         known = self._known.get(topic)
         if known is None:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-            known = self._known[topic] = self._pattern is None or matches(self._pattern, topic)
+            known = self._known[topic] = matches(self._pattern or (), topic)
         return known
 
     def _shown(self, base: int, columns: Columns, row: int) -> dict[str, Any]:
