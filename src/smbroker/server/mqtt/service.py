@@ -137,6 +137,7 @@ class Mqtt:
             return
         session.connection = None
         session.outbox = None
+        session.retaining = None
         self.here.discard(session)
         if will:
             delay = min(will.properties.get(f.WILL_DELAY, 0), session.expiry)
