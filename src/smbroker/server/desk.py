@@ -183,7 +183,7 @@ class Desk:
     # --- reading ---
 
     async def messages(
-        self, pattern: Filter | None, start: int | None, since: int | None, before: int | None, limit: int
+        self, pattern: Filter | None, start: int | None, since: int | None, before: int | None, limit: int, short: bool
     ) -> AsyncGenerator[bytes, None]:
         """Lines of JSON, oldest first; with `before` the last ones before it. Raises LogError."""
         self._need_log("history")
@@ -194,7 +194,8 @@ class Desk:
             end = self._recent.next if before is None else min(before, self._recent.next)
             if before is not None:
                 begin = await self._backwards(reading, pattern, begin, end, limit)
-            search: Search | None = Search(reading, begin, end, pattern, limit, Form.LINES)
+            form = Form.SHORT if short else Form.LINES
+            search: Search | None = Search(reading, begin, end, pattern, limit, form)
             while search:
                 found = await self._asked(search, Found)
                 if found.data:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from smbroker.log.rows import message
+from smbroker.log.rows import shortened
 from smbroker.model.filter import Filter, matches
 from smbroker.model.message import Columns
 from smbroker.model.topic import Topic
@@ -19,7 +19,6 @@ TICK = 0.25  # seconds between samples
 FIGURES = 4  # ticks between figures
 MOST = 25  # messages of one sample
 SCAN = 4_000  # messages that one sample looks at
-LONGEST = 2_000  # bytes that are shown of a payload
 MAX_KNOWN = 10_000  # topics that are remembered to be wanted or not
 MAX_LIVE = 50  # pages at once: each costs some work every second
 
@@ -66,19 +65,14 @@ class Sampler:
         return known
 
     def _shown(self, base: int, columns: Columns, row: int) -> dict[str, Any]:
-        origin, payload = columns.origins[row], columns.payloads[row]
-        offset = base + row if self._kept else None
-        kind, dialect = columns.kinds[row].name.lower(), origin.dialect.value
-        topic, text = columns.topics[row].decode(), cut(payload, LONGEST)
-        shown = message(offset, columns.received, topic, text, kind, dialect, origin.source, origin.client)
-        return shown | {"size": len(payload)}
-
-
-def cut(payload: bytes, most: int) -> bytes:
-    """At most so many bytes, and no broken character at the end of what is text."""
-    if len(payload) <= most:
-        return payload
-    end = most
-    while end > most - 3 and payload[end] & 0xC0 == 0x80:
-        end -= 1
-    return payload[:end]
+        origin = columns.origins[row]
+        return shortened(
+            base + row if self._kept else None,
+            columns.received,
+            columns.topics[row].decode(),
+            columns.payloads[row],
+            columns.kinds[row].name.lower(),
+            origin.dialect.value,
+            origin.source,
+            origin.client,
+        )
