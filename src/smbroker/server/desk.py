@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -224,7 +224,14 @@ class Desk:
     # --- reading ---
 
     async def messages(
-        self, who: Grant, pattern: Filter | None, start: int | None, since: int | None, before: int | None, limit: int
+        self,
+        who: Grant,
+        pattern: Filter | None,
+        start: int | None,
+        since: int | None,
+        before: int | None,
+        limit: int,
+        short: bool,
     ) -> AsyncGenerator[bytes, None]:
         """Lines of JSON, oldest first; with `before` the last ones before it. Raises LogError, Refused."""
         _check_replay(who, pattern)
@@ -236,7 +243,8 @@ class Desk:
             end = self._recent.next if before is None else min(before, self._recent.next)
             if before is not None:
                 begin = await self._backwards(who, reading, pattern, begin, end, limit)
-            search: Search | None = Search(reading, begin, end, pattern, limit, Form.LINES, who.replay())
+            form = Form.SHORT if short else Form.LINES
+            search: Search | None = Search(reading, begin, end, pattern, limit, form, who.replay())
             while search:
                 found = await self._asked(search, Found)
                 if search.permit != who.replay():  # the rights have changed meanwhile: read this again
@@ -401,7 +409,7 @@ class Desk:
                     yield _event("figures", await self.stats(who)) if shown else b""
                 sample = sampler.take(self._recent) if tail else None
                 if sample and (sample.seen or sample.skipped):
-                    yield _event("messages", asdict(sample))
+                    yield _event("messages", sample.told)
                 await asyncio.sleep(TICK)
                 if self._closing or who.nothing:
                     return

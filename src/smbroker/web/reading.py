@@ -39,7 +39,8 @@ class Reading:
         limit = _limit(request, LIMIT)
         before = _offset(request.query_params.get("before"), "before", self._desk)
         start = _offset(request.query_params.get("from"), "from", self._desk)
-        pieces = self._desk.messages(grant_of(request), _filter(request), start, _time(request), before, limit)
+        who, short = grant_of(request), flag(request, "short")
+        pieces = self._desk.messages(who, _filter(request), start, _time(request), before, limit, short)
         return await Stream.begun(pieces, "application/x-ndjson")
 
     async def subscribe(self, request: Request) -> Response:
