@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -19,16 +20,21 @@
 #define NS_PER_MS 1000000LL
 
 enum {
-    WAIT_MS = 20,
     SILENCE_MS = 1000, /* after which what is under way counts as lost; a slow disk syncs well within */
+    STEPS = 32,        /* of the times that answers took, within each power of two nanoseconds */
+    POWERS = 48,
+    ALONE = 20000,     /* up to so many a second each message leaves by itself, when it is due */
 };
 
-long port = 8080, size = 64;
+long port = 8080, size = 64, rate;
+int64_t due;
+static long times[POWERS * STEPS], timed;
 static long warm_ms = 300, run_ms = 2000;
 
 static const struct setting COMMON[] = {
     {"port", &port, 1, 65535, "the server's port on 127.0.0.1"},
     {"size", &size, 1, MAX_SIZE, "payload bytes"},
+    {"rate", &rate, 0, 10000000, "messages a second that are offered; 0: all that the window lets through"},
     {"warm_ms", &warm_ms, 0, 60000, "milliseconds before the run that counts"},
     {"run_ms", &run_ms, 1, 3600000, "milliseconds of the run that counts"},
     {0},
@@ -151,10 +157,11 @@ void send_copies(int fd, const void *datagram, size_t length, long count)
     }
 }
 
-bool readable(int fd, int wait_ms)
+bool readable(int fd, long wait_us)
 {
     struct pollfd one = {.fd = fd, .events = POLLIN};
-    return poll(&one, 1, wait_ms) == 1;
+    struct timespec wait = {wait_us / 1000000, wait_us % 1000000 * 1000};
+    return ppoll(&one, 1, &wait, NULL) == 1;
 }
 
 void discard(int fd)
@@ -179,13 +186,40 @@ void watch(int watcher, int fd, long number)
         fail("epoll: %s", strerror(errno));
 }
 
-int watched(int watcher, long *numbers, int most, int wait_ms)
+int watched(int watcher, long *numbers, int most, long wait_us)
 {
     struct epoll_event ready[most];
-    int count = epoll_wait(watcher, ready, most, wait_ms);
+    if (wait_us && !readable(watcher, wait_us)) /* epoll itself knows only milliseconds */
+        return 0;
+    int count = epoll_wait(watcher, ready, most, 0);
     for (int i = 0; i < count; i++)
         numbers[i] = ready[i].data.u64;
     return count < 0 ? 0 : count;
+}
+
+/* --- streams ------------------------------------------------------------ */
+
+struct stream opened(size_t room)
+{
+    struct stream made = {connected(SOCK_STREAM), malloc(room), 0, room};
+    if (!made.bytes)
+        fail("out of memory");
+    return made;
+}
+
+void read_more(struct stream *stream)
+{
+    ssize_t length = recv(stream->fd, stream->bytes + stream->held, stream->room - stream->held, MSG_DONTWAIT);
+    if (length > 0)
+        stream->held += length;
+    else if (length == 0 || errno != EAGAIN)
+        fail("the server closed the connection");
+}
+
+void used(struct stream *stream, size_t length)
+{
+    stream->held -= length;
+    memmove(stream->bytes, stream->bytes + length, stream->held);
 }
 
 /* --- the exchange ------------------------------------------------------- */
@@ -195,6 +229,36 @@ static int64_t now_ns(void)
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return time.tv_sec * 1000 * NS_PER_MS + time.tv_nsec;
+}
+
+/* --- how long answers take ---------------------------------------------- */
+
+void stamp(char *payload)
+{
+    char text[STAMP + 1];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)due);
+    memcpy(payload, text, STAMP);
+}
+
+void took(const char *payload)
+{
+    char text[STAMP + 1] = {0};
+    memcpy(text, payload, STAMP);
+    int64_t ns = now_ns() - (int64_t)strtoull(text, NULL, 16);
+    int power = ns < STEPS ? 0 : 63 - __builtin_clzll(ns) - 4;
+    long place = ns < 0 ? 0 : ns < STEPS ? ns : (long)power * STEPS + (ns >> (power - 1)) % STEPS;
+    times[place < POWERS * STEPS ? place : POWERS * STEPS - 1]++;
+    timed++;
+}
+
+/* The time in microseconds that so many of a million did not exceed. */
+static double within(long of_a_million)
+{
+    long left = (timed * of_a_million + 999999) / 1000000, place = 0;
+    while (place < POWERS * STEPS - 1 && (left -= times[place]) > 0)
+        place++;
+    long power = place / STEPS, step = place % STEPS;
+    return (power ? (double)((int64_t)(step + STEPS + 1) << (power - 1)) : step + 1) / 1000;
 }
 
 static double cpu_seconds(void)
@@ -216,22 +280,46 @@ static long under_way(const struct load *load, const struct tally *tally)
     return answers > 0 ? (answers + load->answers - 1) / load->answers : 0;
 }
 
+/* Sends what is due by now, or all that there is room for; how many that were. */
+static long send_some(const struct load *load, const struct tally *tally, int64_t now)
+{
+    long room = load->window - under_way(load, tally);
+    if (!rate)
+        return room >= load->step ? (load->send(room), room) : 0;
+    long count = (now - tally->begin) * (double)rate / 1e9 - tally->sent + 1;
+    count = count < room ? count : room;
+    if (count <= 0)
+        return 0;
+    due = tally->begin + tally->sent * 1e9 / rate;
+    count = rate <= ALONE ? 1 : count;
+    load->send(count);
+    return count;
+}
+
+/* How long to wait for answers: no longer than until the next message is due. */
+static long patience(const struct tally *tally, int64_t now, int64_t stop)
+{
+    if (!rate || now >= stop)
+        return WAIT_US;
+    int64_t next = tally->begin + (tally->sent + (rate <= ALONE ? 0 : rate / 2000)) * 1e9 / rate;
+    return next <= now ? 0 : next - now < WAIT_US * 1000LL ? (next - now) / 1000 : WAIT_US;
+}
+
 /* Sends for that long, then waits for what is still under way. */
 static struct tally exchange(const struct load *load, long ms)
 {
     double cpu = cpu_seconds();
     int64_t now = now_ns(), stop = now + ms * NS_PER_MS, heard = now;
     struct tally tally = {.begin = now, .end = now};
+    memset(times, 0, sizeof times);
+    timed = 0;
     while (now < stop || under_way(load, &tally)) {
-        long room = load->window - under_way(load, &tally);
-        if (now < stop && room >= load->step) {
-            load->send(room);
-            tally.sent += room;
-        }
-        long answers = load->receive(WAIT_MS);
+        if (now < stop)
+            tally.sent += send_some(load, &tally, now);
+        long answers = load->receive(patience(&tally, now_ns(), stop));
         now = now_ns();
         tally.received += answers;
-        if (answers) {
+        if (answers || !load->answers) {
             heard = tally.end = now;
         } else if (now - heard > SILENCE_MS * NS_PER_MS) {
             tally.lost = missing(load, &tally);
@@ -254,12 +342,16 @@ static void wait_for_a_line(void)
 
 int run(const struct load *load)
 {
+    prctl(PR_SET_TIMERSLACK, 1000UL); /* nanoseconds: what is due leaves when it is due */
     exchange(load, warm_ms);
     puts("prepared");
     wait_for_a_line();
     struct tally tally = exchange(load, run_ms);
-    printf("{\"sent\": %ld, \"received\": %ld, \"lost\": %ld, \"seconds\": %.6f, \"generator_cpu_s\": %.6f}\n", tally.sent,
+    printf("{\"sent\": %ld, \"received\": %ld, \"lost\": %ld, \"seconds\": %.6f, \"generator_cpu_s\": %.6f", tally.sent,
            tally.received, tally.lost, (tally.end - tally.begin) / 1e9, tally.cpu);
+    if (timed)
+        printf(", \"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f", within(500000), within(990000), within(999000));
+    puts("}");
     wait_for_a_line();
     return 0;
 }

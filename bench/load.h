@@ -4,6 +4,9 @@
  * should answer (each subscriber, or the server with its acknowledgement). It never overruns anyone,
  * so what is lost was lost by the server. One thread does all, so it takes one core at most.
  *
+ * With a `rate` messages leave when they are due, and how long each answer took is counted from then: a
+ * server that stalls is charged for all that was due meanwhile.
+ *
  *   subscribe, warm up ─► "prepared", wait for a line ─► exchange ─► a line of JSON, wait for a line
  *
  * The two waits let whoever measures read the server's processor time right around the exchange;
@@ -13,11 +16,15 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum {
     BURST = 64,                /* datagrams per system call */
     RECEIVE_BUFFER = 4 << 20,  /* bytes that may wait for a subscriber */
     MAX_SIZE = 400,            /* payload bytes: within every dialect's limits */
+    MAX_LARGE = 1 << 20,       /* … of those over TCP */
+    STAMP = 16,                /* bytes at the beginning of a payload that tell when it was due, as text */
+    WAIT_US = 20000,
 };
 
 /* A whole number that can be given as name=value. */
@@ -33,14 +40,20 @@ struct load {
     long window;                  /* messages under way at most */
     long step;                    /* room for so many is waited for: several leave by one system call */
     void (*send)(long count);     /* sends exactly so many */
-    long (*receive)(int wait_ms); /* waits for answers at most so long; how many came */
+    long (*receive)(long wait_us); /* waits for answers at most so long; how many came */
 };
 
 extern long port, size; /* the server's port; payload bytes */
+extern long rate;       /* messages a second that are offered; 0: as many as the window lets through */
+extern int64_t due;     /* with a rate: when the message that is sent now was due */
+
+/* Writes `due` to the beginning of a payload; counts how long one took by what stands there. */
+void stamp(char *payload);
+void took(const char *payload);
 
 void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
-/* Takes the generator's own settings, which end with {0}, and those that all have; "help" lists them. */
+/* Takes the generator's own settings, which end with {0} and win, and those that all have; "help" lists them. */
 void read_settings(int words, char **word, const char *about, const struct setting *own);
 
 void allow_sockets(long count);
@@ -54,7 +67,7 @@ void send_whole(int fd, const void *bytes, size_t length);
 void send_copies(int fd, const void *datagram, size_t length, long count);
 
 /* Whether there is something to read within the time. */
-bool readable(int fd, int wait_ms);
+bool readable(int fd, long wait_us);
 
 /* Reads and forgets whatever is there now. */
 void discard(int fd);
@@ -63,7 +76,18 @@ void discard(int fd);
 int watcher(void);
 void watch(int watcher, int fd, long number);
 /* The numbers of those that can be read; at most `most` of them. */
-int watched(int watcher, long *numbers, int most, int wait_ms);
+int watched(int watcher, long *numbers, int most, long wait_us);
+
+/* A TCP connection, and what of its input is not used yet. */
+struct stream {
+    int fd;
+    char *bytes;
+    size_t held, room;
+};
+struct stream opened(size_t room);
+/* Reads what is there, if anything; `used` forgets the beginning. */
+void read_more(struct stream *stream);
+void used(struct stream *stream, size_t length);
 
 /* Everything after the subscribing; returns the exit status. */
 int run(const struct load *load);

@@ -21,6 +21,7 @@ SOURCES = {
     "typed_load": ("typed_load.c", "load.c"),
     "pipe_load": ("pipe_load.c", "load.c"),
     "padded_load": ("padded_load.c", "load.c"),
+    "mqtt_load": ("mqtt_load.c", "load.c"),
     "plain_relay": ("plain_relay.c",),
 }
 FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra")

@@ -34,11 +34,11 @@ static void send_messages(long count)
     }
 }
 
-static long receive_acks(int wait_ms)
+static long receive_acks(long wait_us)
 {
     static char replies[FRAMES * FIELD];
     static size_t held; /* bytes of a reply that is not all here */
-    if (!readable(publisher, wait_ms))
+    if (!readable(publisher, wait_us))
         return 0;
     ssize_t length = recv(publisher, replies + held, sizeof replies - held, MSG_DONTWAIT);
     if (length <= 0)

@@ -27,12 +27,12 @@ static void send_messages(long count)
     send_copies(publisher, message, message_length, count);
 }
 
-static long receive_acks(int wait_ms)
+static long receive_acks(long wait_us)
 {
     static char replies[BURST][MAX_REPLY];
     struct iovec parts[BURST];
     struct mmsghdr burst[BURST];
-    if (!readable(publisher, wait_ms))
+    if (!readable(publisher, wait_us))
         return 0;
     for (int i = 0; i < BURST; i++) {
         parts[i] = (struct iovec){replies[i], MAX_REPLY};

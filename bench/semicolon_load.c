@@ -50,7 +50,7 @@ static int subscribe_group(const int *fds, bool *sure, int count, long first_top
         if (!sure[i])
             send_command(fds[i], 'p', first_topic < 0 ? -1 : first_topic + i, ";");
     for (int i = 0; i < count; i++) {
-        sure[i] = sure[i] || readable(fds[i], PROBE_MS);
+        sure[i] = sure[i] || readable(fds[i], PROBE_MS * 1000L);
         unsure += !sure[i];
     }
     return unsure;
@@ -95,10 +95,10 @@ static long receive_burst(int fd)
     return messages;
 }
 
-static long receive_messages(int wait_ms)
+static long receive_messages(long wait_us)
 {
     long ready[READY], messages = 0;
-    int count = watched(subscribed, ready, READY, wait_ms);
+    int count = watched(subscribed, ready, READY, wait_us);
     for (int i = 0; i < count; i++)
         messages += receive_burst(receivers[ready[i]]);
     return messages;

@@ -55,10 +55,10 @@ static long receive_frames(struct subscriber *one)
     return frames;
 }
 
-static long receive_messages(int wait_ms)
+static long receive_messages(long wait_us)
 {
     long ready[READY], messages = 0;
-    int count = watched(subscribed, ready, READY, wait_ms);
+    int count = watched(subscribed, ready, READY, wait_us);
     for (int i = 0; i < count; i++)
         messages += receive_frames(&receivers[ready[i]]);
     return messages;
@@ -79,7 +79,7 @@ static void make_sure(const struct subscriber *one)
 {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         send_messages(1);
-        if (readable(one->fd, PROBE_MS))
+        if (readable(one->fd, PROBE_MS * 1000L))
             return;
     }
     fail("a subscriber gets nothing");
@@ -103,7 +103,7 @@ int main(int words, char **word)
     }
     for (long i = 0; i < subscribers; i++)
         make_sure(&receivers[i]);
-    while (receive_messages(PROBE_MS)) /* the other probes */
+    while (receive_messages(PROBE_MS * 1000L)) /* the other probes */
         continue;
     return run(&(struct load){subscribers, window, (window + 1) / 2, send_messages, receive_messages});
 }

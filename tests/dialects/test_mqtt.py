@@ -206,6 +206,16 @@ def test_publishes_with_qos_1_and_their_acks_come_in_rows(version: int) -> None:
     assert plain(items) == [*wanted, *acks]
 
 
+def test_very_many_packets_are_decoded_in_several_calls() -> None:
+    wanted = [Publish(b"%d" % number, b"x", 1, packet_id=1) for number in range(2_500)]
+    decoder = Decoder(LIMIT, 4, most=1_000)
+    first = decoder.feed(b"".join(packet.encode(4) for packet in wanted) + b"\x32")
+    assert len(first) == 1_000
+    found = first + decoder.feed(b"") + decoder.feed(b"")
+    assert plain(found) == wanted
+    assert decoder.feed(wanted[0].encode(4)[1:]) == decoder.feed(wanted[0].encode(4))
+
+
 def test_what_came_before_a_fault_is_told() -> None:
     with pytest.raises(Malformed) as caught:
         Decoder(LIMIT, 4).feed(Publish(b"a", b"1").encode(4) + b"\x00\x00")

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TypeVar
 
 BIN = Path(sys.executable).parent
-LIMIT = 10.0  # seconds until a condition that should hold is a failure
+LIMIT = 30.0  # seconds until a condition that should hold is a failure
 SILENCE = 0.3  # seconds without a datagram that count as silence
 LISTEN = ("udp", "padded", "typed", "tcp")
 

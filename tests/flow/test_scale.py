@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flow.house import Broker, Tcp, Udp, wait_for
+from flow.mqtt import Mqtt
 from flow.wires import (
     FRAME,
     SUBACK,
@@ -185,3 +186,17 @@ def test_idle_costs_less_than_a_percent_of_a_processor(crowd: Crowd) -> None:
     share = (processor_seconds(crowd.broker) - crowd.before) / seconds
     print(f"{len(crowd.clients)} idle connections: {share:.2%} of a processor over {seconds:.0f} s")
     assert share < IDLE_CPU
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_client_has_as_many_subscriptions_as_it_may(qos: int) -> None:
+    """Each costs the same: if it cost more the more there are, this would take hours."""
+    with Broker(kinds=("mqtt",)) as broker:
+        client = Mqtt(broker)
+        for first in range(0, 20_000, 1_000):
+            filters = (
+                f"many/{number}/+" if number % 10 else f"many/{number}" for number in range(first, first + 1_000)
+            )
+            assert client.subscribe(*filters, qos=qos) == [qos] * 1_000
+        Mqtt(broker, "another").publish("many/19999/x", b"here")
+        assert client.get().payload == b"here"

@@ -8,7 +8,7 @@ what they are made of, `filters`, `messages` and `frames` stand between MQTT and
 """
 
 from smbroker.dialects.mqtt.filters import decode_filter
-from smbroker.dialects.mqtt.frames import check_name, framer_of
+from smbroker.dialects.mqtt.frames import check_name, framer_of, packets_in
 from smbroker.dialects.mqtt.messages import expires, to_pairs, to_properties
 from smbroker.dialects.mqtt.packets import Auth
 from smbroker.dialects.mqtt.reasons import Malformed
@@ -25,6 +25,7 @@ __all__ = [
     "decode_filter",
     "expires",
     "framer_of",
+    "packets_in",
     "to_pairs",
     "to_properties",
 ]

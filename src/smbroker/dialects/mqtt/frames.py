@@ -75,6 +75,13 @@ class _Framer:
             framed.append(FIRST + encode_length(size) + head + payload)
 
 
+def packets_in(frame: bytes) -> int:
+    """How many packets there are, all as long as the first."""
+    at = next(at for at in range(1, 5) if frame[at] < 0x80)
+    length = sum((frame[1 + place] & 0x7F) << 7 * place for place in range(at))
+    return len(frame) // (at + 1 + length)
+
+
 def _as_they_came(columns: Columns, start: int, end: int, version: int) -> list[bytes] | None:
     """The bytes of rows [start, end) if all of them came in with that version."""
     first, last, came, wire = columns.wires[0]

@@ -57,10 +57,12 @@ Item: TypeAlias = Run | Numbered | Acks | Packet
 class Decoder:
     """What has arrived and is not a whole packet yet waits here; `version` is that of the CONNECT."""
 
-    __slots__ = ("_limit", "_need", "_rest", "version")
+    __slots__ = ("_limit", "_most", "_need", "_rest", "version")
 
-    def __init__(self, max_packet: int, version: int = 0) -> None:
+    def __init__(self, max_packet: int, version: int = 0, most: int = 0) -> None:
+        """`most` items that one call decodes; 0: all."""
         self._limit = min(max_packet, MAX_LENGTH)
+        self._most = most or max_packet
         self._rest = bytearray()
         self._need = 0  # so many bytes there must be before another look is worth it
         self.version = version  # 0: the first packet must be a CONNECT
@@ -70,7 +72,9 @@ class Decoder:
         return len(self._rest)
 
     def feed(self, data: bytes) -> list[Item]:
-        """All whole packets. Raises Malformed; what came before the fault is in its `items`."""
+        """All whole packets, or as many as one call decodes: for the rest the caller comes again, with no data.
+
+        Raises Malformed; what came before the fault is in its `items`."""
         if self._rest:
             self._rest += data
             if len(self._rest) < self._need:
@@ -90,6 +94,9 @@ class Decoder:
     def _take(self, data: bytes, items: list[Item]) -> int:
         position, end = 0, len(data)
         while position < end:
+            if len(items) == self._most:
+                self._need = 0
+                break
             first = data[position]
             if first in FAST and self.version:
                 after = FAST[first](self, data, position, items)

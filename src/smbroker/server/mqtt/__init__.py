@@ -5,6 +5,7 @@ session      what is remembered of a client: subscriptions, and messages on thei
 replay       sessions that are fed from the log, by a cursor
 service      all sessions: CONNECT, take-over, expiry, wills, shared subscriptions
 retained     the last retained message of each topic
+retaining    those that a new subscription begins with, a few at a time
 keeping      what survives a restart
 sys          $SYS/…
 """

@@ -50,6 +50,7 @@ from smbroker.model.errors import ProtocolError, Refused
 from smbroker.model.message import Dialect, Extra, Kind, Origin
 from smbroker.model.topic import Topic
 from smbroker.server.client import Client
+from smbroker.server.mqtt.retaining import Retaining
 from smbroker.server.mqtt.service import Mqtt
 from smbroker.server.mqtt.session import MqttSession
 from smbroker.server.mqtt.subscriptions import Subscription
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
 PLAIN_EXTRAS = {(qos, retain): Extra(qos, retain) for qos in range(3) for retain in (False, True)}
 PUBACK = bytes((f.PUBACK << 4, 2))
 PINGRESP = Ping(f.PINGRESP).encode()
+QOS_0, QOS_0_PUBLISH = 0xF6, f.PUBLISH << 4  # of a first byte: kind and QoS, and those of a publish with QoS 0
+MAX_ITEMS = 1_000  # packets that are taken at once: those of one client must not keep others waiting
 HEAD_ROOM = 65_535 + 4_096  # what a packet may have besides its payload: topic, properties
 
 
@@ -76,7 +79,7 @@ class MqttConnection(Client, asyncio.Protocol):
         self._shared = shared
         self.mqtt = service
         self.version = 0  # 0: no CONNECT yet
-        self._decoder = Decoder(shared.config.max_payload + HEAD_ROOM)
+        self._decoder = Decoder(shared.config.max_payload + HEAD_ROOM, most=MAX_ITEMS)
         self._aliases: dict[int, Topic] = {}
         self.under_way = 0  # QoS 1 from the client, not acknowledged yet
         self._held = 0
@@ -124,15 +127,38 @@ class MqttConnection(Client, asyncio.Protocol):
         if turn.behind and turn.commits and self._transport.is_reading():
             self._transport.pause_reading()
             turn.commits.when_caught_up(self._resume_reading)
+        if self._decode(data):
+            self.stop_reading()
+            self._shared.loop.call_soon(self._go_on)
+        turn.end_read()
+
+    def _decode(self, data: bytes) -> bool:
+        """Whether there is more to decode, and others should have their turn first."""
         fault: Malformed | None = None
         try:
             items = self._decoder.feed(data)
         except Malformed as error:
             items, fault = error.items, error
         self._handle(items)
-        if fault and not self._closing:
+        if self._closing:
+            return False
+        if fault:
             self._fail(fault)
-        turn.end_read()
+            return False
+        return len(items) == MAX_ITEMS
+
+    def _go_on(self) -> None:
+        """With the rest of a read that brought very many packets."""
+        if self._closing:
+            return
+        turn = self.mqtt.turn
+        turn.begin()
+        if turn.behind and turn.commits:
+            turn.commits.when_caught_up(self._go_on)
+        elif self._decode(b""):
+            self._shared.loop.call_soon(self._go_on)
+        else:
+            self._resume_reading()
 
     def _handle(self, items: list[Any]) -> None:
         try:
@@ -192,6 +218,8 @@ class MqttConnection(Client, asyncio.Protocol):
         session = self._session
         if session:
             session.pump()
+            if session.retaining:
+                session.retaining.wake()
             if session.replay and not session.replay.live:
                 session.replay.wake()
             self.mqtt.turn.begin()
@@ -200,19 +228,35 @@ class MqttConnection(Client, asyncio.Protocol):
         frames = self.frames
         if not frames:
             return
+        if self._full and not self._keep_up():
+            return
         data = frames[0] if len(frames) == 1 else b"".join(frames)
         frames.clear()
         self.written += len(data)
         if self._transport.is_closing():
             return
-        was_full = self._full
         self._transport.write(data)
         self.mqtt.turn.stats.bytes_out += len(data)
-        if was_full and self._transport.get_write_buffer_size() > self._shared.config.tcp.outbox_bytes:
-            error = Malformed("outbox_full", "disconnected: it does not read what it subscribed to", QUOTA_EXCEEDED)
-            self.mqtt.turn.reject(self, error)
-            self._gone(self._will)
-            self.abort()
+
+    def _keep_up(self) -> bool:
+        """A client that does not read: QoS 0 is left out once too much waits. Whether it stays.
+
+        Every frame begins with a packet; one that begins with a QoS 0 publish has nothing but such, of equal length."""
+        most, waits = self._shared.config.tcp.outbox_bytes, self._transport.get_write_buffer_size()
+        if waits <= most:
+            return True
+        left_out = sum(mqtt.packets_in(frame) for frame in self.frames if frame[0] & QOS_0 == QOS_0_PUBLISH)
+        self.frames[:] = [frame for frame in self.frames if frame[0] & QOS_0 != QOS_0_PUBLISH]
+        stats = self.mqtt.turn.stats
+        stats.undeliverable[Dialect.MQTT, "outbox_full"] += left_out
+        stats.delivered[Dialect.MQTT] -= left_out
+        self.dropped += left_out
+        if waits <= 2 * most:
+            return bool(self.frames)
+        self.mqtt.turn.reject(self, Malformed("outbox_full", "disconnected: it does not read", QUOTA_EXCEEDED))
+        self._gone(self._will)
+        self.abort()
+        return False
 
     def close(self) -> None:
         """The broker stops."""
@@ -582,14 +626,10 @@ class MqttConnection(Client, asyncio.Protocol):
         if self._closing or self.session is not session:
             return
         self._say(answer)
-        for one in made:
-            self._send_retained(session, one)
-        session.pump()
+        if made:
+            session.retaining = session.retaining or Retaining(session, self)
+            session.retaining.begin(made)
         self.mqtt.turn.begin()
-
-    def _send_retained(self, session: MqttSession, one: Subscription) -> None:
-        for topic, message in self.mqtt.retained.matching(one.pattern):
-            session.send_retained(one, topic, message.payload, message.extra, message.qos)
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
         session = self._session

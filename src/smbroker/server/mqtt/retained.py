@@ -1,11 +1,10 @@
 """Retained messages: the last one of each topic that was published as such; an empty one removes it."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from smbroker.dialects import mqtt
-from smbroker.model.filter import Filter, exact_topic, matches
 from smbroker.model.message import Columns, Dialect, Extra, Origin
 from smbroker.model.stats import Stats
 from smbroker.model.topic import Topic
@@ -58,20 +57,14 @@ class RetainedMessages:
         if tell and (old or kept):
             self.changed(topic, kept)
 
-    def matching(self, pattern: Filter) -> Iterator[tuple[Topic, Retained]]:
-        topic = exact_topic(pattern)
-        if topic is not None:
-            found = [topic] if topic in self.all else []
-        else:
-            found = [topic for topic in self.all if matches(pattern, topic)]
-        for topic in found:
-            message = self.all[topic]
-            if message.expired:
-                self._bytes -= _size(topic, message)
-                del self.all[topic]
-                self.changed(topic, None)
-            else:
-                yield topic, message
+    def get(self, topic: Topic) -> Retained | None:
+        message = self.all.get(topic)
+        if message and message.expired:
+            self._bytes -= _size(topic, message)
+            del self.all[topic]
+            self.changed(topic, None)
+            return None
+        return message
 
 
 def _size(topic: Topic, message: Retained) -> int:

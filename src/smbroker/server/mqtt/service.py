@@ -137,6 +137,7 @@ class Mqtt:
             return
         session.connection = None
         session.outbox = None
+        session.retaining = None
         self.here.discard(session)
         if will:
             delay = min(will.properties.get(f.WILL_DELAY, 0), session.expiry)
@@ -227,8 +228,10 @@ class Mqtt:
                 one.start = old.start
             else:
                 session.replay.begin(one)
-        if session.regroup() or new:
+        if session.regroup():
             self._feed_all(session)
+        elif new and not one.share:
+            self._feed(session, one)
         if session.lasting and self.keeping:
             self.keeping.subscribed(session, one)
         return new
@@ -312,14 +315,17 @@ class Mqtt:
             self._share(session, one)
 
     def _feed_all(self, session: MqttSession) -> None:
-        """Puts the subscriptions on the feed that they belong to; those of a client that is away cost nothing."""
+        for one in session.known.own:
+            self._feed(session, one)
+
+    def _feed(self, session: MqttSession, one: Subscription) -> None:
+        """Puts the subscription on the feed that it belongs to; those of a client that is away cost nothing."""
         feed = self.turn.committed if session.replay else self.turn.delivery
         waits = self.turn.commits is None and not session.plain  # what it gets is queued in memory
-        for one in session.known.own:
-            if session.connection or waits:
-                feed.add(one.pattern, session)
-            else:
-                feed.remove(one.pattern, session)
+        if session.connection or waits:
+            feed.add(one.pattern, session)
+        else:
+            feed.remove(one.pattern, session)
 
 
 def replay_question(wanted: str, reading: int, commits: Commits, pattern: Filter) -> int | Moment | Backwards:

@@ -25,6 +25,7 @@ from smbroker.server.mqtt.subscriptions import Subscription, Subscriptions
 if TYPE_CHECKING:
     from smbroker.server.mqtt.connection import MqttConnection
     from smbroker.server.mqtt.replay import Replay
+    from smbroker.server.mqtt.retaining import Retaining
     from smbroker.server.mqtt.service import Mqtt
 
 NEVER = 0xFFFF_FFFF  # session expiry: the session does not expire
@@ -59,7 +60,7 @@ class Flight:
 class MqttSession(Session):
     __slots__ = (
         "_last_id", "_queued", "alias_maximum", "aliases", "changed", "connection", "expires_at", "expiry", "inbound",
-        "inflight", "known", "max_packet", "mqtt", "queue", "replay", "version", "window",
+        "inflight", "known", "max_packet", "mqtt", "queue", "replay", "retaining", "version", "window",
     )  # fmt: skip
 
     def __init__(self, service: "Mqtt", client: str) -> None:
@@ -81,6 +82,7 @@ class MqttSession(Session):
         self.inflight: dict[int, Flight] = {}
         self._last_id = KEPT_IDS
         self.replay: Replay | None = None
+        self.retaining: Retaining | None = None  # retained messages that are still to be sent
 
     @property
     def lasting(self) -> bool:
@@ -97,7 +99,7 @@ class MqttSession(Session):
             self.replay is None
             and self.max_packet == f.MAX_LENGTH
             and not self.alias_maximum
-            and all(one.plain for one in self.known.all.values())
+            and not self.known.special
         )
 
     def regroup(self) -> bool:
@@ -172,7 +174,9 @@ class MqttSession(Session):
         self._queued += len(item.payload)
 
     def send_retained(self, one: Subscription, topic: Topic, payload: bytes, extra: Extra, qos: int) -> None:
-        self.add(self._item([one], topic, payload, extra, qos, -1, retain=True))
+        """The caller has seen that there is room."""
+        self.queue.append(self._item([one], topic, payload, extra, qos, -1, retain=True))
+        self._queued += len(payload)
 
     # --- what goes ---
 
@@ -318,6 +322,8 @@ class MqttSession(Session):
     def _moved(self) -> None:
         if self.queue:
             self.pump()
+        if self.retaining:
+            self.retaining.wake()
         if self.replay:
             self.replay.touched = True
             if not self.replay.live:

@@ -38,19 +38,22 @@ class Subscription:
 
 
 class Subscriptions:
-    __slots__ = ("_known", "_router", "all")
+    __slots__ = ("_known", "_router", "all", "special")
 
     def __init__(self) -> None:
         self.all: dict[tuple[str, Filter], Subscription] = {}
         self._router: Router[Subscription] = Router()
         self._known: dict[Topic, list[Subscription]] = {}
+        self.special = 0  # those that are not plain
 
     def add(self, one: Subscription) -> bool:
         """Whether it is new; else it replaces the one before it [MQTT-3.8.4-3]."""
         old = self.all.get(one.key)
         if old:
             self._router.unsubscribe(old.pattern, old)
+            self.special -= not old.plain
         self.all[one.key] = one
+        self.special += not one.plain
         if not one.share:
             self._router.subscribe(one.pattern, one)
         self._known.clear()
@@ -58,6 +61,8 @@ class Subscriptions:
 
     def remove(self, share: str, pattern: Filter) -> Subscription | None:
         old = self.all.pop((share, pattern), None)
+        if old:
+            self.special -= not old.plain
         if old and not old.share:
             self._router.unsubscribe(pattern, old)
         self._known.clear()
