@@ -82,6 +82,7 @@ class MqttConfig:
     receive_maximum: int = 1_000  # messages of a client that are not acknowledged yet
     max_inflight: int = 1_000  # messages to a client that it has not acknowledged yet
     topic_alias_maximum: int = 100  # of a client
+    max_filter_bytes: int = 512 << 20  # of memory for subscriptions, about; one session may take an eighth
     max_queued: int = 10_000  # messages that wait in memory for a client; with a log they wait there instead
     max_queued_bytes: int = 16 << 20  # … and their bytes
     max_retained: int = 100_000  # topics with a retained message
