@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -185,7 +184,7 @@ class Desk:
     # --- reading ---
 
     async def messages(
-        self, pattern: Filter | None, start: int | None, since: int | None, before: int | None, limit: int
+        self, pattern: Filter | None, start: int | None, since: int | None, before: int | None, limit: int, short: bool
     ) -> AsyncGenerator[bytes, None]:
         """Lines of JSON, oldest first; with `before` the last ones before it. Raises LogError."""
         self._need_log("history")
@@ -196,7 +195,8 @@ class Desk:
             end = self._recent.next if before is None else min(before, self._recent.next)
             if before is not None:
                 begin = await self._backwards(reading, pattern, begin, end, limit)
-            search: Search | None = Search(reading, begin, end, pattern, limit, Form.LINES)
+            form = Form.SHORT if short else Form.LINES
+            search: Search | None = Search(reading, begin, end, pattern, limit, form)
             while search:
                 found = await self._asked(search, Found)
                 if found.data:
@@ -330,7 +330,7 @@ class Desk:
                     yield _event("figures", await self.stats())
                 sample = sampler.take(self._recent) if tail else None
                 if sample and (sample.seen or sample.skipped):
-                    yield _event("messages", asdict(sample))
+                    yield _event("messages", sample.told)
                 await asyncio.sleep(TICK)
                 if self._closing:
                     return
