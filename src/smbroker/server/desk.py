@@ -73,6 +73,7 @@ class Desk:
         self._connections = connections
         self._figures = Figures(turn, connections, store)
         self._census: asyncio.Task[None] | None = None
+        self._replays = 0  # of /v1/messages, under way
         self._bodies = ArrowBodies()
         self._tables = Tables(Path(config.data))
         self._sink = Sink(store.data, store.ledger, config.web.max_stage_bytes, self._bodies) if store else None
@@ -187,7 +188,7 @@ class Desk:
     ) -> AsyncGenerator[bytes, None]:
         """Lines of JSON, oldest first; with `before` the last ones before it. Raises LogError."""
         self._need_log("history")
-        with self._reading() as reading:
+        with self._one_replay(), self._reading() as reading:
             begin = self.first_offset if start is None else start
             if since is not None:
                 begin = max(begin, (await self._asked(Moment(reading, since), Place)).offset)
@@ -375,6 +376,17 @@ class Desk:
         except TimeoutError:
             return False
         return True
+
+    @contextmanager
+    def _one_replay(self) -> Iterator[None]:
+        most = self._config.web.max_replays
+        if self._replays >= most:
+            raise Refused("too_many_replays", f"{most} answers from history are under way (web.max_replays); try later")
+        self._replays += 1
+        try:
+            yield
+        finally:
+            self._replays -= 1
 
     @contextmanager
     def _reading(self) -> Iterator[int]:
