@@ -80,7 +80,7 @@ class MqttSession(Session):
         self.queue: deque[Item] = deque()
         self._queued = 0  # bytes
         self.inflight: dict[int, Flight] = {}
-        self._last_id = KEPT_IDS
+        self._last_id = 0
         self.replay: Replay | None = None
         self.retaining: Retaining | None = None  # retained messages that are still to be sent
 
@@ -214,8 +214,9 @@ class MqttSession(Session):
 
     def _free_id(self) -> int:
         """An identifier that is not in use; 0 if there is none."""
-        for _ in range(65_535 - KEPT_IDS):
-            self._last_id = self._last_id + 1 if self._last_id < 65_535 else KEPT_IDS + 1
+        before = KEPT_IDS if self.replay else 0
+        for _ in range(65_535 - before):
+            self._last_id = self._last_id + 1 if before <= self._last_id < 65_535 else before + 1
             if self._last_id not in self.inflight:
                 return self._last_id
         return 0
