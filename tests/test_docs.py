@@ -110,6 +110,17 @@ def test_the_documented_settings_exist_and_have_these_defaults() -> None:
         assert shown == (", ".join(value) if isinstance(value, list) else f"{value}".lower().removesuffix(".0"))
 
 
+def test_the_limits_name_settings_and_reasons_that_exist() -> None:
+    rows = [row.split(" | ") for row in _rows((REFERENCE / "limits.md").read_text())][1:]
+    assert len(rows) > 40
+    settings = set(names(as_table(Config())))
+    limited = {name for row in rows for name in _quoted(row[1])}
+    assert limited <= settings, sorted(limited - settings)
+    assert {name for row in rows for name in _quoted(row[4])} <= reasons()
+    unlimited = {name for name in settings if re.search(r"\.max_|timeout|_bytes$", name)} - limited
+    assert unlimited <= {"log.seal_bytes", "semicolon.max_message", "semicolon.max_topic"}, sorted(unlimited)
+
+
 # --- reasons ---
 
 ERRORS = {"ProtocolError", "Refused", "Unfit", "Reject", "error", "Malformed"}  # `error`: a class that was handed in

@@ -28,10 +28,11 @@ def test_nothing_acknowledged_is_lost_and_no_offset_changes_its_meaning(tmp_path
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert process.stdout
         assert process.stdout.readline().startswith("open")
-        end = time.monotonic() + chance.uniform(0.0, 0.4)
+        enough, give_up = cursor + chance.choice((0, 1, 50, 200)), time.monotonic() + 60
         reader = LogReader(directory)
-        while time.monotonic() < end:
+        while cursor < enough and time.monotonic() < give_up:
             cursor = look(reader, cursor, seen)
+        time.sleep(chance.uniform(0.0, 0.02))  # anywhere within a commit
         process.kill()
         for line in process.stdout.read().split("\n")[:-1]:
             base, count, name = line.split()

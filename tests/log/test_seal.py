@@ -56,6 +56,23 @@ def test_sealing_changes_no_row(log: Log) -> None:
     assert after.column("offset").to_pylist() == list(range(400))
 
 
+def test_columns_that_are_the_same_in_all_rows_are_given_as_they_were(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seal, "GROUP_ROWS", 40)
+    log.append([turn(str(n) for n in range(90)), mixed_turn(10)])  # the last row groups have some of each
+    log.rotate()
+    before = table(log)
+    seal_segment(log.directory, 0)
+    assert table(log).equals(before)
+    for start, end in ((0, 1), (39, 41), (50, 85), (79, 95)):
+        rows = pa.Table.from_batches(list(log.read(start, end)), SCHEMA)
+        assert rows.equals(before.slice(start, end - start)), (start, end)
+    for names in (["kind"], ["retain", "properties"], ["client", "offset"]):
+        found = pa.Table.from_batches(list(log.read(0, None, None, names))).combine_chunks()
+        assert found.equals(before.select(names).combine_chunks().select(found.column_names)), names
+
+
 def test_ranges_across_sealed_segments_and_the_tail(log: Log) -> None:
     before = filled(log, 2)
     ranges = [(0, 1), (99, 101), (150, 250), (199, 300), (210, 220), (0, 300), (250, 250), (299, None), (300, None)]

@@ -147,12 +147,15 @@ def test_the_tail_scrolls_back_through_history(page: Page, broker: Broker) -> No
     publish(broker, *(("old/a", f"n{n}") for n in range(250)))
     go(page, "#/tail?filter=old/a")
     expect(page.locator("article")).to_have_count(100)
-    for count in (200, 250):
-        page.get_by_role("button", name="Older messages").click()
-        expect(page.locator("article")).to_have_count(count)
-    expect(page.locator("article pre").last).to_have_text("n0")
     page.get_by_role("button", name="Older messages").click()
-    expect(page.get_by_text("that was the first message")).to_be_visible()
+    page.mouse.move(400, 400)
+    for _ in range(1_000):  # as far as it goes
+        if page.get_by_text("that was the first message").is_visible():
+            break
+        page.mouse.wheel(0, 2_000)
+        page.wait_for_timeout(20)
+    expect(page.locator("article")).to_have_count(250)
+    assert page.locator("article pre").all_inner_texts() == [f"n{n}" for n in range(249, -1, -1)]
 
 
 def test_a_bad_filter_is_explained(page: Page, wrong: list[str]) -> None:

@@ -19,6 +19,7 @@ LENGTH = 4  # bytes before each packet
 class Form(Enum):
     LINES = "lines"  # a JSON object per line
     EVENTS = "events"  # server-sent events
+    SHORT = "short"  # as LINES, of long payloads the beginning alone, with `size`, their bytes
 
 
 # --- questions ---

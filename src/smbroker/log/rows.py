@@ -19,18 +19,19 @@ from smbroker.log.questions import Form
 
 COLUMNS = ("offset", "ts", "topic", "payload", "kind", "dialect", "source", "client")
 NUMBER = re.compile(rb"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
+LONGEST = 2_000  # bytes that are shown of a payload to people
 LONGEST_NUMBER = 400  # bytes; what is longer is text
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 as_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
-def as_json(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+def as_json(batch: pa.RecordBatch, *, short: bool = False) -> Iterator[dict[str, Any]]:
     """Column by column: Arrow is slow at making times of a zone, one by one."""
     columns = [batch.column(name) for name in COLUMNS]
     columns[1] = columns[1].cast(pa.int64())
     for row in zip(*(column.to_pylist() for column in columns), strict=True):
-        yield message(*row)
+        yield shortened(*row) if short else message(*row)
 
 
 def message(
@@ -56,10 +57,35 @@ def message(
     }
 
 
+def shortened(
+    offset: int | None,
+    ts: int,
+    topic: str,
+    payload: bytes,
+    kind: str,
+    dialect: str,
+    source: str,
+    client: str | None,
+) -> dict[str, Any]:
+    """With the beginning of its payload, and the size of all of it."""
+    shown = message(offset, ts, topic, cut(payload, LONGEST), kind, dialect, source, client)
+    return shown | {"size": len(payload)}
+
+
+def cut(payload: bytes, most: int) -> bytes:
+    """At most so many bytes, and no broken character at the end of what is text."""
+    if len(payload) <= most:
+        return payload
+    end = most
+    while end > most - 3 and payload[end] & 0xC0 == 0x80:
+        end -= 1
+    return payload[:end]
+
+
 def formed(row: dict[str, Any], form: Form) -> bytes:
     """A message as it leaves the broker; without an offset an event has no id."""
     text = as_text(row)
-    if form is Form.LINES:
+    if form is not Form.EVENTS:
         return f"{text}\n".encode()
     name = "" if row["offset"] is None else f"id: {row['offset']}\n"
     return f"{name}data: {text}\n\n".encode()

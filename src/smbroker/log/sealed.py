@@ -22,6 +22,7 @@ from smbroker.model.errors import LogError
 
 READ_ROWS = 65_536  # rows given out at once
 _DICTIONARIES = ["topic", "kind", "dialect", "source", "client"]
+_VARYING = {"offset", "ts", "topic", "payload"}  # not worth a look at their statistics
 
 
 class SealedFile:
@@ -81,14 +82,28 @@ class SealedFile:
             raise LogError("damaged", f"{self.path.name}: {error}") from error
 
     def _all(self, group: int, low: int, high: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        same = self._same_columns(group, schema)
+        varying = [name for name in schema.names if name not in same]
+        if not varying:  # something must be read to know the rows
+            varying = [schema.names[0]]
+            del same[varying[0]]
         seen = 0
-        for batch in self._file.iter_batches(READ_ROWS, row_groups=[group], columns=schema.names):
+        for batch in self._file.iter_batches(READ_ROWS, row_groups=[group], columns=varying):
             first, last = max(low - seen, 0), min(high - seen, len(batch))
             seen += len(batch)
             if first < last:
-                yield pa.RecordBatch.from_arrays(batch.slice(first, last - first).columns, schema=schema)
+                rows = last - first
+                arrays = dict(zip(varying, batch.slice(first, rows).columns, strict=True))
+                arrays |= {name: column.slice(0, rows) for name, column in same.items()}
+                yield pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
             if seen >= high:
                 return
+
+    def _same_columns(self, group: int, schema: pa.Schema) -> dict[str, pa.Array]:
+        """Those that need not be read, for as many rows as are given out at once."""
+        rows = min(READ_ROWS, self._starts[group + 1] - self._starts[group])
+        found = {field.name: self._same(group, field, rows) for field in schema if field.name not in _VARYING}
+        return {name: column for name, column in found.items() if column is not None}
 
     def _groups_with(self, choice: TopicChoice) -> list[int]:
         details = self._details()

@@ -10,7 +10,7 @@ from itertools import islice
 
 import pyarrow as pa
 
-from smbroker.log.questions import Backwards, Found, Place, Search
+from smbroker.log.questions import Backwards, Form, Found, Place, Search
 from smbroker.log.reader import LogReader
 from smbroker.log.rows import COLUMNS, as_json, formed
 from smbroker.log.topics import Topics
@@ -46,9 +46,9 @@ def found(reader: LogReader, search: Search) -> Iterator[Found]:
 def _pieces(batch: pa.RecordBatch, search: Search, most: int) -> Iterator[tuple[int, int, bytes]]:
     """Rows, the offset after the last, and their bytes; at least one message each."""
     parts: list[bytes] = []
-    size = 0
+    size, short = 0, search.form is Form.SHORT
     for start in range(0, min(most, len(batch)), 100):  # few at a time, as payloads may be large
-        for row in islice(as_json(batch.slice(start, 100)), most - start):
+        for row in islice(as_json(batch.slice(start, 100), short=short), most - start):
             parts.append(formed(row, search.form))
             size += len(parts[-1])
             if len(parts) == PIECE_ROWS or size > PIECE_BYTES:

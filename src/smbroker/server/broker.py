@@ -152,6 +152,7 @@ class Broker:
             self._sys.stop()
         for listener in self._udp:
             listener.stop_reading()
+        self.connections.watch.stop()
         for connection in self.connections.open:
             connection.stop_reading()
         for service in self._services:

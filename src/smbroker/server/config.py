@@ -53,6 +53,9 @@ class TcpConfig:
     max_subscriptions: int = 20_000  # of one connection or id
     outbox_bytes: int = 16 << 20  # a subscriber that lets more than this wait is disconnected
     input_bytes: int = 256 << 20  # of unfinished messages, of all connections together
+    first_timeout: float = 10.0  # seconds until a typed client must have said its id, on `tcp` any which dialect it is
+    stall_timeout: float = 60.0  # seconds after which a message that has begun and hardly goes on ends the connection
+    max_rate: int = 0  # bytes a second that are read from one connection; 0: any number
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class MqttConfig:
     receive_maximum: int = 1_000  # messages of a client that are not acknowledged yet
     max_inflight: int = 1_000  # messages to a client that it has not acknowledged yet
     topic_alias_maximum: int = 100  # of a client
+    max_filter_bytes: int = 512 << 20  # of memory for subscriptions, about; one session may take an eighth
     max_queued: int = 10_000  # messages that wait in memory for a client; with a log they wait there instead
     max_queued_bytes: int = 16 << 20  # … and their bytes
     max_retained: int = 100_000  # topics with a retained message
@@ -94,6 +98,7 @@ class WebConfig:
     max_connections: int = 2_000  # in all; requests on further ones are refused
     max_connections_per_address: int | Literal["auto"] = "auto"  # auto: none on loopback, 200 elsewhere
     max_streams: int = 1_000  # subscriptions
+    max_replays: int = 100  # answers of /v1/messages that are under way
     max_stage_bytes: int = 4 << 30  # that Spark's sink may spool to the data directory before its commits
     max_topics: int = 100_000  # that the list of topics remembers
     metric_topics: int = 0  # the busiest, that /metrics has a series of

@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -74,6 +73,7 @@ class Desk:
         self._connections = connections
         self._figures = Figures(turn, connections, store)
         self._census: asyncio.Task[None] | None = None
+        self._replays = 0  # of /v1/messages, under way
         self._bodies = ArrowBodies()
         self._tables = Tables(Path(config.data))
         self._sink = Sink(store.data, store.ledger, config.web.max_stage_bytes, self._bodies) if store else None
@@ -184,18 +184,19 @@ class Desk:
     # --- reading ---
 
     async def messages(
-        self, pattern: Filter | None, start: int | None, since: int | None, before: int | None, limit: int
+        self, pattern: Filter | None, start: int | None, since: int | None, before: int | None, limit: int, short: bool
     ) -> AsyncGenerator[bytes, None]:
         """Lines of JSON, oldest first; with `before` the last ones before it. Raises LogError."""
         self._need_log("history")
-        with self._reading() as reading:
+        with self._one_replay(), self._reading() as reading:
             begin = self.first_offset if start is None else start
             if since is not None:
                 begin = max(begin, (await self._asked(Moment(reading, since), Place)).offset)
             end = self._recent.next if before is None else min(before, self._recent.next)
             if before is not None:
                 begin = await self._backwards(reading, pattern, begin, end, limit)
-            search: Search | None = Search(reading, begin, end, pattern, limit, Form.LINES)
+            form = Form.SHORT if short else Form.LINES
+            search: Search | None = Search(reading, begin, end, pattern, limit, form)
             while search:
                 found = await self._asked(search, Found)
                 if found.data:
@@ -329,7 +330,7 @@ class Desk:
                     yield _event("figures", await self.stats())
                 sample = sampler.take(self._recent) if tail else None
                 if sample and (sample.seen or sample.skipped):
-                    yield _event("messages", asdict(sample))
+                    yield _event("messages", sample.told)
                 await asyncio.sleep(TICK)
                 if self._closing:
                     return
@@ -375,6 +376,17 @@ class Desk:
         except TimeoutError:
             return False
         return True
+
+    @contextmanager
+    def _one_replay(self) -> Iterator[None]:
+        most = self._config.web.max_replays
+        if self._replays >= most:
+            raise Refused("too_many_replays", f"{most} answers from history are under way (web.max_replays); try later")
+        self._replays += 1
+        try:
+            yield
+        finally:
+            self._replays -= 1
 
     @contextmanager
     def _reading(self) -> Iterator[int]:

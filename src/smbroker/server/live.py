@@ -4,10 +4,12 @@ A sample looks at the last few thousand messages since the one before it, and sh
 wanted; it tells how many there were and how many it did not look at.
 """
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from smbroker.log.rows import message
+from smbroker.log.rows import shortened
 from smbroker.model.filter import Filter, matches
 from smbroker.model.message import Columns
 from smbroker.model.topic import Topic
@@ -17,7 +19,6 @@ TICK = 0.25  # seconds between samples
 FIGURES = 4  # ticks between figures
 MOST = 25  # messages of one sample
 SCAN = 4_000  # messages that one sample looks at
-LONGEST = 2_000  # bytes that are shown of a payload
 MAX_KNOWN = 10_000  # topics that are remembered to be wanted or not
 MAX_LIVE = 50  # pages at once: each costs some work every second
 
@@ -27,6 +28,10 @@ class Sample:
     seen: int  # messages that were wanted
     skipped: int  # that were not looked at
     messages: list[dict[str, Any]]  # the last of those that were wanted, oldest first
+
+    @property
+    def told(self) -> dict[str, Any]:
+        return {"seen": self.seen, "skipped": self.skipped, "messages": self.messages}
 
 
 class Sampler:
@@ -41,35 +46,33 @@ class Sampler:
         """What came since the last time."""
         start = max(self._cursor, recent.first, recent.next - SCAN)
         skipped = max(start - self._cursor, 0)
-        wanted: list[tuple[int, Columns, int]] = []
+        seen, last = 0, deque[tuple[int, Columns, int]](maxlen=MOST)
         for base, columns in recent.since(start):
-            rows = range(max(start - base, 0), len(columns))
-            wanted += [(base, columns, row) for row in rows if self._wants(columns.topics[row])]
+            rows: Sequence[int] = range(max(start - base, 0), len(columns))
+            if self._pattern is not None:
+                rows = [row for row in rows if self._wants(columns.topics[row])]
+            seen += len(rows)
+            last.extend((base, columns, row) for row in rows[-MOST:])
         self._cursor = recent.next
-        return Sample(len(wanted), skipped, [self._shown(*one) for one in wanted[-MOST:]])
+        return Sample(seen, skipped, [self._shown(*one) for one in last])
 
     def _wants(self, topic: Topic) -> bool:
         known = self._known.get(topic)
         if known is None:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-            known = self._known[topic] = self._pattern is None or matches(self._pattern, topic)
+            known = self._known[topic] = matches(self._pattern or (), topic)
         return known
 
     def _shown(self, base: int, columns: Columns, row: int) -> dict[str, Any]:
-        origin, payload = columns.origins[row], columns.payloads[row]
-        offset = base + row if self._kept else None
-        kind, dialect = columns.kinds[row].name.lower(), origin.dialect.value
-        topic, text = columns.topics[row].decode(), cut(payload, LONGEST)
-        shown = message(offset, columns.received, topic, text, kind, dialect, origin.source, origin.client)
-        return shown | {"size": len(payload)}
-
-
-def cut(payload: bytes, most: int) -> bytes:
-    """At most so many bytes, and no broken character at the end of what is text."""
-    if len(payload) <= most:
-        return payload
-    end = most
-    while end > most - 3 and payload[end] & 0xC0 == 0x80:
-        end -= 1
-    return payload[:end]
+        origin = columns.origins[row]
+        return shortened(
+            base + row if self._kept else None,
+            columns.received,
+            columns.topics[row].decode(),
+            columns.payloads[row],
+            columns.kinds[row].name.lower(),
+            origin.dialect.value,
+            origin.source,
+            origin.client,
+        )

@@ -19,6 +19,7 @@ from smbroker.server.detect import stream_dialect
 from smbroker.server.gate import Gate
 from smbroker.server.mqtt.connection import MqttConnection
 from smbroker.server.mqtt.service import Mqtt
+from smbroker.server.pace import Pace, StallWatch
 from smbroker.server.sockets import FULL, keep_alive
 from smbroker.server.turn import Turn
 
@@ -55,11 +56,16 @@ class Connections:
             limits.max_connections, limits.max_connections_per_address, MOST_OF_ADDRESS, "tcp.max_connections"
         )
         self.held = 0  # bytes of unfinished input
+        self.watch = StallWatch(self.loop, self.open, limits.stall_timeout)
 
     def protocol(self, dialect: Dialect | None) -> "Callable[[], asyncio.Protocol]":
         if dialect is Dialect.MQTT:
             return lambda: MqttConnection(self, self.mqtt)
         return lambda: Connection(self, dialect)
+
+    def new_pace(self) -> Pace | None:
+        rate = self.config.tcp.max_rate
+        return Pace(rate, self.loop.time()) if rate else None
 
     def enter(self, connection: "Connection | MqttConnection") -> None:
         """Raises ProtocolError: there is no room for it."""
@@ -75,7 +81,7 @@ class Connections:
 class Connection(Client, asyncio.Protocol):
     __slots__ = (
         "_closing", "_decoder", "_dialect", "_ended", "_follows", "_full", "_given", "_head", "_held", "_keep_alive",
-        "_left", "_shared", "_timer", "_transport",
+        "_left", "_pace", "_shared", "_timer", "_transport", "received",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -94,6 +100,8 @@ class Connection(Client, asyncio.Protocol):
         self._left = 0
         self._ended = False  # the transport cannot tell any more what has left
         self._follows = shared.turn.followers
+        self.received = 0  # bytes
+        self._pace = shared.new_pace()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -110,8 +118,25 @@ class Connection(Client, asyncio.Protocol):
             return
         sock = transport.get_extra_info("socket")
         keep_alive(sock)
+        self._timer = self._shared.loop.call_later(self._shared.config.tcp.first_timeout, self._first_due)
         if self._dialect is not None:
             self._speak(self._dialect)
+
+    def _first_due(self) -> None:
+        self._timer = None
+        if self.session is None and not self._closing:
+            seconds = self._shared.config.tcp.first_timeout
+            self._fail(
+                ProtocolError("first_timeout", f"has not said who it is within {seconds:g} s (tcp.first_timeout)")
+            )
+
+    @property
+    def unfinished(self) -> int:
+        return self._held
+
+    def stalled(self) -> None:
+        error = ProtocolError("stalled", "a message that it has begun does not go on (tcp.stall_timeout)")
+        self._fail(error, abort=True)
 
     @property
     def full(self) -> bool:
@@ -144,6 +169,10 @@ class Connection(Client, asyncio.Protocol):
             return
         turn = self._shared.turn
         turn.begin()
+        self.received += len(data)
+        if self._pace and (pause := self._pace.wait(len(data), self._shared.loop.time())):
+            self.stop_reading()
+            self._shared.loop.call_later(pause, self._resume_reading)
         if turn.behind and turn.commits and self._transport.is_reading():
             self._transport.pause_reading()
             turn.commits.when_caught_up(self._resume_reading)
@@ -244,6 +273,8 @@ class Connection(Client, asyncio.Protocol):
     def _hand_over(self) -> None:
         """To a connection of its own kind."""
         self._closing = True
+        if self._timer:
+            self._timer.cancel()
         self._shared.leave(self)
         other = MqttConnection(self._shared, self._shared.mqtt)
         self._transport.set_protocol(other)
@@ -255,6 +286,8 @@ class Connection(Client, asyncio.Protocol):
             self.origin = Origin(dialect, self.origin.host, self.origin.port)
         self._decoder = DECODERS[dialect](self._shared.config)
         if dialect is Dialect.PADDED:
+            if self._timer:
+                self._timer.cancel()  # its own keep-alive finds those that are silent
             self._keep_alive = padded.KeepAlive(self._shared.loop.time())
             self._timer = self._shared.loop.call_at(self._keep_alive.deadline, self._check_alive)
 

@@ -65,9 +65,9 @@ class Desk(Protocol):
         """The messages of an Arrow stream, some at a time. Raises Refused."""
 
     def messages(
-        self, pattern: Filter | None, start: int | None, since: int | None, before: int | None, limit: int
+        self, pattern: Filter | None, start: int | None, since: int | None, before: int | None, limit: int, short: bool
     ) -> AsyncGenerator[bytes, None]:
-        """Lines of JSON. Raises LogError."""
+        """Lines of JSON; `short`: with the beginnings of payloads. Raises LogError."""
 
     def follow(self, pattern: Filter | None, start: int | None) -> AsyncGenerator[bytes, None]:
         """Server-sent events; an empty piece first, and after silence. Raises LogError."""

@@ -22,6 +22,7 @@ BY_CODE = {
     "bad_table": 503,
     "no_reader": 503,
     "too_many_streams": 503,
+    "too_many_replays": 503,
     "too_many_bodies": 503,
     "too_many_stages": 503,
 }

@@ -38,7 +38,7 @@ class Reading:
         limit = _limit(request, LIMIT)
         before = _offset(request.query_params.get("before"), "before", self._desk)
         start = _offset(request.query_params.get("from"), "from", self._desk)
-        pieces = self._desk.messages(_filter(request), start, _time(request), before, limit)
+        pieces = self._desk.messages(_filter(request), start, _time(request), before, limit, flag(request, "short"))
         return await Stream.begun(pieces, "application/x-ndjson")
 
     async def subscribe(self, request: Request) -> Response:

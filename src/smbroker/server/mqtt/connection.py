@@ -70,8 +70,8 @@ HEAD_ROOM = 65_535 + 4_096  # what a packet may have besides its payload: topic,
 
 class MqttConnection(Client, asyncio.Protocol):
     __slots__ = (
-        "_aliases", "_closing", "_decoder", "_full", "_heard", "_held", "_keep_alive", "_later", "_shared", "_timer",
-        "_transport", "_unsure", "_will", "mqtt", "under_way", "version",
+        "_aliases", "_closing", "_decoder", "_full", "_heard", "_held", "_keep_alive", "_later", "_pace", "_shared",
+        "_timer", "_transport", "_unsure", "_will", "mqtt", "received", "under_way", "version",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -92,6 +92,8 @@ class MqttConnection(Client, asyncio.Protocol):
         self._keep_alive = 0.0
         self._heard = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self.received = 0  # bytes
+        self._pace = shared.new_pace()
 
     # --- the transport ---
 
@@ -120,6 +122,10 @@ class MqttConnection(Client, asyncio.Protocol):
         turn = self.mqtt.turn
         turn.begin_read(len(data))
         self._heard = self._shared.loop.time()
+        self.received += len(data)
+        if self._pace and (pause := self._pace.wait(len(data), self._heard)):
+            self.stop_reading()
+            self._shared.loop.call_later(pause, self._resume_reading)
         if turn.behind and turn.commits and self._transport.is_reading():
             self._transport.pause_reading()
             turn.commits.when_caught_up(self._resume_reading)
@@ -181,6 +187,14 @@ class MqttConnection(Client, asyncio.Protocol):
         self._held = held
         if held and self._shared.held > self._shared.config.tcp.input_bytes:
             raise Malformed("input_full", "too much unfinished input is waiting (tcp.input_bytes)", QUOTA_EXCEEDED)
+
+    @property
+    def unfinished(self) -> int:
+        return self._held
+
+    def stalled(self) -> None:
+        self._fail(Malformed("stalled", "a message that has begun does not go on (tcp.stall_timeout)", IMPLEMENTATION))
+        self.abort()
 
     def stop_reading(self) -> None:
         if self._transport.is_reading():

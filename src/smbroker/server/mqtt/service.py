@@ -31,11 +31,13 @@ from smbroker.server.mqtt.replay import Replay
 from smbroker.server.mqtt.retained import RetainedMessages
 from smbroker.server.mqtt.session import NEVER, MqttSession
 from smbroker.server.mqtt.shared import Share, give_back
-from smbroker.server.mqtt.subscriptions import Subscription
+from smbroker.server.mqtt.subscriptions import Subscription, size_of
 from smbroker.server.turn import Turn
 
 if TYPE_CHECKING:
     from smbroker.server.mqtt.connection import MqttConnection
+
+PART_OF_ONE = 8  # a session may take an eighth of the memory for subscriptions
 
 
 class Keeping(Protocol):
@@ -62,6 +64,7 @@ class Mqtt:
         self.config = config
         self._history = history
         self.max_subscriptions = max_subscriptions
+        self._filter_bytes = 0  # of memory for all subscriptions, about
         self.sessions: dict[str, MqttSession] = {}
         self.starts: dict[tuple[Topic, int, int, int], bytes] = {}  # of sessions' packets
         self.here: set[MqttSession] = set()  # whose client is connected
@@ -257,12 +260,13 @@ class Mqtt:
 
     def subscribe(self, session: MqttSession, one: Subscription) -> bool:
         """Whether it is new. The caller has settled the turn."""
-        if one.key not in session.known.all and len(session.known.all) >= self.max_subscriptions:
-            raise Malformed("too_many_subscriptions", "too many subscriptions (tcp.max_subscriptions)", QUOTA_EXCEEDED)
         old = session.known.all.get(one.key)
+        if old is None:
+            self._check_room(session, one.pattern)
         new = session.known.add(one)
         if new:
             self.turn.sessions.by_dialect[Dialect.MQTT] += 1
+            self._filter_bytes += size_of(one.pattern)
         if one.share:
             self._share(session, one)
         elif one.qos and self.turn.commits and session.replay is None:
@@ -279,6 +283,14 @@ class Mqtt:
         if session.lasting and self.keeping:
             self.keeping.subscribed(session, one)
         return new
+
+    def _check_room(self, session: MqttSession, pattern: Filter) -> None:
+        known, size, most = session.known, size_of(pattern), self.config.max_filter_bytes
+        if len(known.all) >= self.max_subscriptions:
+            raise Malformed("too_many_subscriptions", "too many subscriptions (tcp.max_subscriptions)", QUOTA_EXCEEDED)
+        if self._filter_bytes + size > most or known.bytes + size > most // PART_OF_ONE:
+            text = "the subscriptions take too much memory together (mqtt.max_filter_bytes)"
+            raise Malformed("too_many_subscriptions", text, QUOTA_EXCEEDED)
 
     def keep(self, session: MqttSession, cursor: int | None = None) -> Replay:
         """From here on the session is fed from the log."""
@@ -334,6 +346,7 @@ class Mqtt:
     def _remove(self, session: MqttSession, one: Subscription) -> None:
         session.known.remove(one.share, one.pattern)
         self.turn.sessions.by_dialect[Dialect.MQTT] -= 1
+        self._filter_bytes -= size_of(one.pattern)
         if one.share:
             share = self._shares.get(one.key)
             if share:
@@ -368,6 +381,7 @@ class Mqtt:
     def restored(self, session: MqttSession, one: Subscription) -> None:
         session.known.add(one)
         self.turn.sessions.by_dialect[Dialect.MQTT] += 1
+        self._filter_bytes += size_of(one.pattern)
         if one.share:
             self._share(session, one)
 

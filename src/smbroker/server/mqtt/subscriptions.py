@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 from smbroker.core.router import Router
 from smbroker.dialects.mqtt.packets import Topics
-from smbroker.model.filter import Filter
+from smbroker.model.filter import Filter, exact_topic
 from smbroker.model.topic import Topic
 
+LEVEL_BYTES = (
+    1_000  # of memory for a level of a filter with wildcards, about: a node for the session and one for the broker
+)
+EXACT_BYTES = 1_000  # for a filter without wildcards, besides its characters
 MAX_KNOWN = 1_000  # topics whose subscriptions are remembered, per session
 
 
@@ -38,13 +42,14 @@ class Subscription:
 
 
 class Subscriptions:
-    __slots__ = ("_known", "_router", "all", "special")
+    __slots__ = ("_known", "_router", "all", "bytes", "special")
 
     def __init__(self) -> None:
         self.all: dict[tuple[str, Filter], Subscription] = {}
         self._router: Router[Subscription] = Router()
         self._known: dict[Topic, list[Subscription]] = {}
         self.special = 0  # those that are not plain
+        self.bytes = 0  # of memory for their filters, about
 
     def add(self, one: Subscription) -> bool:
         """Whether it is new; else it replaces the one before it [MQTT-3.8.4-3]."""
@@ -52,6 +57,8 @@ class Subscriptions:
         if old:
             self._router.unsubscribe(old.pattern, old)
             self.special -= not old.plain
+        else:
+            self.bytes += size_of(one.pattern)
         self.all[one.key] = one
         self.special += not one.plain
         if not one.share:
@@ -63,6 +70,7 @@ class Subscriptions:
         old = self.all.pop((share, pattern), None)
         if old:
             self.special -= not old.plain
+            self.bytes -= size_of(pattern)
         if old and not old.share:
             self._router.unsubscribe(pattern, old)
         self._known.clear()
@@ -80,3 +88,9 @@ class Subscriptions:
     @property
     def own(self) -> list[Subscription]:
         return [one for one in self.all.values() if not one.share]
+
+
+def size_of(pattern: Filter) -> int:
+    """What a filter takes in memory, about."""
+    topic = exact_topic(pattern)
+    return EXACT_BYTES + 4 * len(topic) if topic is not None else LEVEL_BYTES * len(pattern)

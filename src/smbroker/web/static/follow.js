@@ -17,7 +17,7 @@ export function follow(wanted, signal, { page, onpast, onsample, onfailed, onfig
     waiting ??= [];
     let past = [], failed = null;
     try {
-      past = await askLines("/v1/messages", { ...wanted, from: next ?? undefined, before: "latest", limit: page }, signal);
+      past = await askLines("/v1/messages", { ...wanted, from: next ?? undefined, before: "latest", limit: page, short: 1 }, signal);
     } catch (error) {
       failed = error;
     }

@@ -36,18 +36,20 @@ export class Messages {
     this.trim(() => this.element.lastElementChild);
   }
 
-  // Older ones at the end; what is newest goes if there are too many.
+  // Older ones at the end; what is newest goes if there are too many, and whether it did is told.
   older(messages) {
     this.element.append(...messages.reverse().map((message) => this.row(message)));
-    this.trim(() => this.element.firstElementChild);
+    return this.trim(() => this.element.firstElementChild);
   }
 
   trim(next) {
+    const many = this.element.childElementCount > this.most;
     while (this.element.childElementCount > this.most) {
       const gone = next();
       this.shown.delete(gone);
       gone.remove();
     }
+    return many;
   }
 
   clear() {
@@ -58,6 +60,10 @@ export class Messages {
   use(format) {
     this.format = format;
     for (const { message, body } of this.shown.values()) this.write(message, body);
+  }
+
+  get latest() {
+    return this.shown.get(this.element.firstElementChild)?.message.offset ?? null;
   }
 
   get oldest() {
