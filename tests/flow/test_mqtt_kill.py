@@ -308,7 +308,7 @@ class Subscriber(Side):
 @pytest.mark.parametrize("version", [4, 5])
 def test_qos_2_is_exactly_once_whoever_is_killed(tmp_path: Path, version: int) -> None:
     chance = random.Random(version)
-    count, kills = (5_000, 40) if LONG else (150, 4)
+    count, kills = (5_000, 40) if LONG else (100, 3)
     publisher, subscriber = Publisher(version, count), Subscriber(version)
     with Broker(kinds=KINDS, data=tmp_path) as broker:
         client = lasting(broker, "subscriber", version)

@@ -575,7 +575,7 @@ class MqttConnection(Client, asyncio.Protocol):
     def _pubrec(self, session: MqttSession, packet: Ack) -> None:
         number = packet.packet_id
         if packet.reason >= 0x80:
-            session.acknowledged([number])
+            session.acknowledged([number], 2)
             return
         flight = session.received(number)
         reason = PACKET_ID_NOT_FOUND if flight is None and self.version == 5 else 0
@@ -598,7 +598,10 @@ class MqttConnection(Client, asyncio.Protocol):
         self.mqtt.turn.acknowledge(self, Ack(f.PUBCOMP, number).encode(self.version), note)
 
     def _pubcomp(self, session: MqttSession, packet: Ack) -> None:
-        session.acknowledged([packet.packet_id])
+        flight = session.inflight.get(packet.packet_id)
+        if flight and not flight.received:  # "unacknowledged until it has received … PUBREC" [MQTT-4.3.3-4]
+            raise Malformed("mqtt_protocol", "PUBCOMP before PUBREC", PROTOCOL_ERROR)
+        session.acknowledged([packet.packet_id], 2)
 
     # --- subscriptions ---
 

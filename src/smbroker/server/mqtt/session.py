@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from smbroker.core.sessions import Session
 from smbroker.dialects import mqtt
 from smbroker.dialects.mqtt import fields as f
-from smbroker.dialects.mqtt.fields import encode_binary, encode_length, encode_properties
+from smbroker.dialects.mqtt.fields import encode_binary, encode_length, encode_properties, protocol_error
 from smbroker.dialects.mqtt.packets import Ack, Will
 from smbroker.model.message import Columns, Dialect, Extra, Origin
 from smbroker.model.topic import Topic
@@ -319,13 +319,15 @@ class MqttSession(Session):
 
     # --- what the client says to it ---
 
-    def acknowledged(self, numbers: list[int]) -> None:
+    def acknowledged(self, numbers: list[int], qos: int = 1) -> None:
         """PUBACK, PUBCOMP, or PUBREC with an error: the messages are done with."""
         replay = self.replay
         for number in numbers:
             flight = self.inflight.pop(number, None)
             if flight is None:
                 continue
+            if flight.item.qos != qos:
+                raise protocol_error("an acknowledgement that does not belong to the message's QoS")
             if flight.item.shared:
                 flight.item.shared[0].done(flight.item.shared[1])
             if replay and (replay.pending or not replay.live):
@@ -336,6 +338,8 @@ class MqttSession(Session):
         """PUBREC: from here on only PUBREL is sent again."""
         flight = self.inflight.get(number)
         if flight is not None:
+            if flight.item.qos != 2:
+                raise protocol_error("PUBREC for a message with QoS 1")
             flight.received = True
             flight.item = flight.item._replace(payload=b"")
             if self.replay:
