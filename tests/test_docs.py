@@ -20,7 +20,7 @@ from test_layers import MAY_IMPORT, ONLY_IN
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
 DIALECTS = ("soh", "pipe", "semicolon", "padded", "typed")
 PROGRAMS = ["smbbroker", "smbpublish", "smbsubscribe", "smb", *(f"smb {command}" for command in COMMANDS)]
 

@@ -1,5 +1,6 @@
 """Damage to the tail and leftovers: recovery keeps a whole prefix, says what it dropped, goes on appending."""
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import pyarrow as pa
 import pytest
 from logkit import LONG, QuickDisk, offsets_of, texts_of, turn
 
+from smbroker.log import mark as marks
 from smbroker.log.log import Log
 from smbroker.log.reader import LogReader
 from smbroker.log.seal import seal_segment
+from smbroker.log.verify import verify
 
 TAIL = "00000000000000000000.arrow"
 
@@ -17,12 +20,20 @@ TAIL = "00000000000000000000.arrow"
 def written(directory: Path, batches: int = 4) -> list[int]:
     """A log of batches of three messages each; the tail's length after the head and after each of them."""
     log = Log.open(directory, disk=QuickDisk())
-    lengths = [(directory / TAIL).stat().st_size]
+    lengths = [length_of(directory)]
     for batch in range(batches):
         log.append([turn(f"{batch}.{row}" for row in range(3))])
-        lengths.append((directory / TAIL).stat().st_size)
+        lengths.append(length_of(directory))
     log.close()
+    assert (directory / TAIL).stat().st_size == lengths[-1], "room that was not used goes when the log is closed"
     return lengths
+
+
+def length_of(directory: Path) -> int:
+    """Of the messages in the tail; room for more may follow them."""
+    mark = marks.read(QuickDisk(), directory)
+    assert mark
+    return mark.tail_bytes
 
 
 def all_texts(batches: int) -> list[str]:
@@ -108,7 +119,7 @@ def test_every_bit_of_a_batch_flipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"x", b"\xff\xff\xff\xff\x10\x00\x00\x00", bytes(5000), b"\xff" * 100, b"smb-check:" * 50]
+    "garbage", [b"x", b"\xff\xff\xff\xff\x10\x00\x00\x00", bytes(5000) + b"x", b"\xff" * 100, b"smb-check:" * 50]
 )
 def test_garbage_after_the_tail_is_dropped(tmp_path: Path, garbage: bytes) -> None:
     lengths = written(tmp_path)
@@ -119,6 +130,58 @@ def test_garbage_after_the_tail_is_dropped(tmp_path: Path, garbage: bytes) -> No
     assert f"dropped {len(garbage)} bytes from byte {lengths[4]} on" in log.recovered[0]
     assert log.append([turn(["new"])]) == 12
     assert texts_of(log) == [*all_texts(4), "new"]
+    log.close()
+
+
+def test_room_for_more_that_a_kill_left_is_no_damage(tmp_path: Path) -> None:
+    log = Log.open(tmp_path / "live", disk=QuickDisk())
+    for text in ("a", "b", "c"):
+        log.append([turn([text])])
+    room = (tmp_path / "live" / TAIL).stat().st_size - length_of(tmp_path / "live")
+    assert room > 100_000
+    assert pa.ipc.open_stream((tmp_path / "live" / TAIL).read_bytes()).read_all().num_rows == 3
+    copy(tmp_path / "live", tmp_path / "killed")
+    assert list(verify(tmp_path / "killed")) == []
+    again = Log.open(tmp_path / "killed", disk=QuickDisk())
+    assert again.recovered == []
+    assert again.append([turn(["d"])]) == 3
+    again.rotate()  # a closed tail has no room left either
+    again.append([turn(["e"])])
+    again.close()
+    assert texts_of(LogReader(tmp_path / "killed")) == ["a", "b", "c", "d", "e"]
+    log.close()
+
+
+@pytest.mark.parametrize("at", [10, 5_000, -1])
+def test_what_strays_among_the_room_is_found(tmp_path: Path, at: int) -> None:
+    log = Log.open(tmp_path / "live", disk=QuickDisk())
+    log.append([turn(["a", "b"])])
+    length = length_of(tmp_path / "live")
+    raw = bytearray((copy(tmp_path / "live", tmp_path / "killed") / TAIL).read_bytes())
+    log.close()
+    raw[length + at if at > 0 else at] = 1
+    (tmp_path / "killed" / TAIL).write_bytes(raw)
+    (damage,) = verify(tmp_path / "killed")
+    assert damage.file == TAIL
+    again = Log.open(tmp_path / "killed", disk=QuickDisk())
+    (said,) = again.recovered
+    assert f"from byte {length} on" in said
+    assert again.append([turn(["c"])]) == 2
+    assert texts_of(again) == ["a", "b", "c"]
+    again.close()
+
+
+def test_a_disk_without_room_for_more_still_takes_the_message(tmp_path: Path) -> None:
+    class Crowded(QuickDisk):
+        def pwrite(self, handle: int, data: bytes | bytearray | memoryview, position: int) -> int:
+            if len(data) > 100_000:
+                raise OSError(errno.ENOSPC, "no space")
+            return super().pwrite(handle, data, position)
+
+    log = Log.open(tmp_path, disk=Crowded())
+    for text in ("a", "b"):
+        log.append([turn([text])])
+    assert texts_of(log) == ["a", "b"]
     log.close()
 
 

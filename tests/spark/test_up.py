@@ -52,12 +52,21 @@ def test_the_demo_fills_tables_and_derives_topics_and_ends_with_one_signal(tmp_p
         assert not one.err.has("Traceback"), "\n".join(one.err.all[-60:])
 
 
-def test_up_ends_when_it_alone_is_told_to(tmp_path: Path) -> None:
+def java_of(one: Demo) -> int:
+    (found,) = [pid for pid in one.living() if Path(f"/proc/{pid}/comm").read_text().strip() == "java"]
+    return found
+
+
+def test_up_starts_spark_again_and_ends_when_it_alone_is_told_to(tmp_path: Path) -> None:
     (tmp_path / "pipelines").mkdir()
     (tmp_path / "pipelines" / "bad.sql").write_text("-- table: t\nSELECT x FORM messages\n")
     with running(tmp_path, "up") as one:
         wait_for(lambda: one.err.has("archive: running"), f"pipelines: {one.err.all}", PATIENCE)
         wait_for(lambda: one.err.has("bad.sql:2: "), f"the error: {one.err.all}", PATIENCE)
+        os.kill(java_of(one), signal.SIGKILL)
+        wait_for(lambda: one.err.has("starting again in 1 s"), f"the end of Spark: {one.err.all}", PATIENCE)
+        running_again = lambda: sum("archive: running" in line for line in one.err.all) == 2  # noqa: E731
+        wait_for(running_again, f"pipelines again: {one.err.all}", PATIENCE)
         one.process.send_signal(signal.SIGTERM)
         assert one.process.wait(STOP_LIMIT) == 0
         wait_for(lambda: not one.living(), f"no process: {one.living()}", 2)

@@ -1,22 +1,26 @@
 """Processes that run beside the broker for as long as it does: simulated devices, pipelines.
 
 Each ends when its standard input does, so that it never outlives the broker, whatever way that goes.
+One that must always be there (`again`) and ends badly meanwhile is started again, later each time.
 """
 
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Timer
+from threading import Event, Lock, Thread, Timer
 from types import FrameType
 
 from smbroker.cli import terminal
 from smbroker.cli.signals import SIGNALS
 
 PUT_OFF = 0.1  # seconds
+WAITS = (1, 2, 5, 10, 30)  # seconds before one is started again
+LASTED = 300.0  # seconds after which the waits begin anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,39 +30,87 @@ class Companion:
     line: bytes = b""  # to its standard input, first
     patience: float = 3.0  # seconds for it to end by itself
     fine: Sequence[int] = (0,)  # exit statuses that need no comment
+    again: bool = False  # starts again after any other exit status
 
 
 @contextmanager
 def beside(companions: Sequence[Companion]) -> Iterator[None]:
     """Runs them meanwhile. Signals wait until the children can take them, and then the broker."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    children: list[tuple[Companion, subprocess.Popen[bytes]]] = []
+    children: list[_Child] = []
     try:
         for each in companions:
-            command = [sys.executable, "-P", "-m", *each.words]
-            children.append((each, subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)))
+            children.append(_Child(each))
         for number in SIGNALS:
             signal.signal(number, _put_off)
-        for each, child in children:
-            _tell(child, each.line)
+        for child in children:
+            child.tell()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         yield
     finally:
         for number in SIGNALS:  # we are ending already
             signal.signal(number, signal.SIG_IGN)
-        for _, child in children:  # all at once, and then wait
-            assert child.stdin
-            child.stdin.close()
-        for each, child in children:
-            _end(each, child)
+        for child in children:  # all at once, and then wait
+            child.hang_up()
+        for child in children:
+            child.end()
 
 
-def _tell(child: subprocess.Popen[bytes], line: bytes) -> None:
-    assert child.stdin
-    try:
-        child.stdin.write(line)
-    except BrokenPipeError:  # it has ended already; how, is told at the end
-        pass
+class _Child:
+    """A companion's process, and the next one if that ends badly."""
+
+    def __init__(self, companion: Companion) -> None:
+        self._companion = companion
+        self._ending = Event()
+        self._changing = Lock()
+        self._process = self._started()
+        if companion.again:
+            Thread(target=self._watch, daemon=True).start()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-P", "-m", *self._companion.words]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
+
+    def tell(self) -> None:
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(self._companion.line)
+        except BrokenPipeError:  # it has ended already; how, is told at the end
+            pass
+
+    def _watch(self) -> None:
+        name, failures = self._companion.name, 0
+        while not self._ending.is_set():
+            began = time.monotonic()
+            status = self._process.wait()
+            if status in self._companion.fine or self._ending.is_set():
+                return
+            if time.monotonic() - began > LASTED:
+                failures = 0
+            wait = WAITS[min(failures, len(WAITS) - 1)]
+            failures += 1
+            terminal.warn(f"{name} ended, with exit status {status}; starting again in {wait} s")
+            if self._ending.wait(wait):
+                return
+            with self._changing:
+                if not self._ending.is_set():
+                    self._process = self._started()
+                    self.tell()
+
+    def hang_up(self) -> None:
+        with self._changing:
+            self._ending.set()
+            assert self._process.stdin
+            self._process.stdin.close()
+
+    def end(self) -> None:
+        try:
+            status = self._process.wait(self._companion.patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        if status not in self._companion.fine:
+            terminal.warn(f"{self._companion.name} ended badly, with exit status {status}")
 
 
 def _put_off(number: int, _frame: FrameType | None) -> None:
@@ -66,13 +118,3 @@ def _put_off(number: int, _frame: FrameType | None) -> None:
     again = Timer(PUT_OFF, os.kill, (os.getpid(), number))
     again.daemon = True
     again.start()
-
-
-def _end(companion: Companion, child: subprocess.Popen[bytes]) -> None:
-    try:
-        status = child.wait(companion.patience)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        status = child.wait()
-    if status not in companion.fine:
-        terminal.warn(f"{companion.name} ended badly, with exit status {status}")

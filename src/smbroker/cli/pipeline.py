@@ -36,7 +36,7 @@ EXAMPLES = """\
   smb pipeline reset rooms --from 0     read the log again from the beginning at the next start
 """
 FAILED = 1  # exit status: a pipeline is bad or has failed
-CANNOT_RUN = 3  # exit status: no Java, or no Spark
+STATUSES = {"no_java": 3, "no_spark": 3, "spark_died": 4}  # exit statuses; those of 4 may be started again
 LOCK = "pipelines.lock"  # within the data directory: one runner
 TOKEN = "pipeline.token"  # within the data directory: the broker writes it
 URL = "http://127.0.0.1:8090"
@@ -53,7 +53,7 @@ def main(words: Sequence[str]) -> int:
         config = configuration.load(options.config) if options.config else Config()
         return ACTIONS[options.action](options, config)
     except UsageError as error:
-        terminal.fail(error.text, CANNOT_RUN if error.code in ("no_java", "no_spark") else arguments.BAD_ARGUMENTS)
+        terminal.fail(error.text, STATUSES.get(error.code, arguments.BAD_ARGUMENTS))
     except LogError as error:
         terminal.fail(error.text)
 
@@ -174,7 +174,7 @@ def _run_locked(options: argparse.Namespace, data: Path, wanted: Any) -> int:
                 if not has_ended():
                     raise
                 text = "Spark has ended unexpectedly; start the pipelines again: they go on where they were"
-                raise UsageError("no_spark", text) from error
+                raise UsageError("spark_died", text) from error
     except Stopped:
         pass
     progress.clear()

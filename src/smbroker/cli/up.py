@@ -112,4 +112,4 @@ def pipelines(
         words += ["--url", f"http://{f'[{host}]' if ':' in host else host}:{web.port}"]
     else:
         terminal.warn("there is no web listener: pipelines can write tables, but no topics")
-    return [Companion("the pipelines", ["smbroker.cli.smb", *words], b"", SPARK_PATIENCE, (0, 3))]
+    return [Companion("the pipelines", ["smbroker.cli.smb", *words], b"", SPARK_PATIENCE, (0, 3), again=True)]

@@ -21,8 +21,11 @@ MAX_ROWS = 65_536  # of one record batch; a reader decodes at least one
 MAX_BYTES = 64 << 20  # of topics and payloads in one record batch, unless one message alone has more
 MAX_MESSAGE = 1 << 30  # bytes of one payload: the column's 32-bit offsets must hold it
 
+# Types and options once for all: to make them costs as much as to make a small column.
+_INT64, _INT32, _BOOL, _STRING, _BINARY = pa.int64(), pa.int32(), pa.bool_(), pa.string(), pa.binary()
+_TS, _PROPERTIES = SCHEMA.field("ts").type, SCHEMA.field("properties").type
+_PROPERTY = _PROPERTIES.value_type
 _KINDS = {kind: kind.name.lower().encode() for kind in Kind}
-_PROPERTY = SCHEMA.field("properties").type.value_type
 _NO_PROPERTIES = pa.nulls(0, _PROPERTY)
 _NO_EXTRA = Extra()
 _FEW_ROWS = 1_024
@@ -96,10 +99,10 @@ def _batch(group: list[Columns], rows: int, base: int) -> Batch:
     times = [piece.received for piece in group]
     ts = b"".join([piece.received.to_bytes(8, "little", signed=True) * len(piece) for piece in group])
     arrays = [
-        _fixed(pa.int64(), rows, array("q", range(base, base + rows))),
-        _fixed(pa.timestamp("us", "UTC"), rows, ts),
+        _fixed(_INT64, rows, array("q", range(base, base + rows))),
+        _fixed(_TS, rows, ts),
         _strings(topics),
-        pa.array(payloads, pa.binary()),
+        pa.array(payloads, _BINARY),
         _kinds(kinds),
         *_origins(origins),
         *_extras(group, rows),
@@ -116,13 +119,13 @@ def _fixed(kind: pa.DataType, rows: int, data: "bytes | array[int]") -> pa.Array
 
 def _strings(values: Sequence[bytes]) -> pa.Array:
     """As a string column: the bytes are UTF-8 already."""
-    return pa.Array.from_buffers(pa.string(), len(values), pa.array(values, pa.binary()).buffers())
+    return pa.Array.from_buffers(_STRING, len(values), pa.array(values, _BINARY).buffers())
 
 
 def _same(value: bytes, rows: int) -> pa.Array:
     """The string in every row."""
     ends = _ends(len(value), max(_FEW_ROWS, 1 << rows.bit_length()))
-    return pa.Array.from_buffers(pa.string(), rows, [None, ends, pa.py_buffer(value * rows)])
+    return pa.Array.from_buffers(_STRING, rows, [None, ends, pa.py_buffer(value * rows)])
 
 
 @lru_cache(maxsize=64)
@@ -158,12 +161,12 @@ def _origins(origins: list[Origin]) -> list[pa.Array]:
             _strings([known[origin][1] for origin in origins]),
         ]
     if clients == {None}:
-        return [*arrays, pa.nulls(len(origins), pa.string())]
+        return [*arrays, pa.nulls(len(origins), _STRING)]
     (only, *others) = clients
     if only is not None and not others:
         return [*arrays, _same(_text(only), len(origins))]
     texts = {client: None if client is None else _text(client).decode() for client in clients}
-    return [*arrays, pa.array([texts[origin.client] for origin in origins], pa.string())]
+    return [*arrays, pa.array([texts[origin.client] for origin in origins], _STRING)]
 
 
 def _same_extra(group: list[Columns]) -> Extra | None:
@@ -186,11 +189,11 @@ def _extras(group: list[Columns], rows: int) -> list[pa.Array]:
     if same is not None:
         return [
             pa.Array.from_buffers(
-                pa.bool_(), rows, [None, pa.py_buffer((b"\xff" if same.retain else b"\0") * ((rows + 7) // 8))]
+                _BOOL, rows, [None, pa.py_buffer((b"\xff" if same.retain else b"\0") * ((rows + 7) // 8))]
             ),
-            _fixed(pa.int32(), rows, same.qos.to_bytes(4, "little") * rows),
+            _fixed(_INT32, rows, same.qos.to_bytes(4, "little") * rows),
             pa.Array.from_buffers(
-                SCHEMA.field("properties").type,
+                _PROPERTIES,
                 rows,
                 [None, pa.py_buffer(bytes(4 * (rows + 1)))],
                 children=[_NO_PROPERTIES],
@@ -204,7 +207,7 @@ def _extras(group: list[Columns], rows: int) -> list[pa.Array]:
         fields=list(_PROPERTY),
     )
     return [
-        pa.array([extra.retain for extra in extras], pa.bool_()),
-        pa.array([extra.qos for extra in extras], pa.int32()),
-        pa.Array.from_buffers(SCHEMA.field("properties").type, rows, [None, pa.py_buffer(ends)], children=[properties]),
+        pa.array([extra.retain for extra in extras], _BOOL),
+        pa.array([extra.qos for extra in extras], _INT32),
+        pa.Array.from_buffers(_PROPERTIES, rows, [None, pa.py_buffer(ends)], children=[properties]),
     ]

@@ -29,6 +29,11 @@ class Disk:
     def size(self, handle: int) -> int:
         return os.fstat(handle).st_size
 
+    def free(self, handle: int) -> int:
+        """Bytes that the file's disk has left."""
+        found = os.fstatvfs(handle)
+        return found.f_bavail * found.f_frsize
+
     def truncate(self, handle: int, length: int) -> None:
         os.ftruncate(handle, length)
 

@@ -1,7 +1,7 @@
 """The tail's byte format; no other file knows it.
 
 A tail is an Arrow IPC stream that any Arrow reader opens: one schema message (the head), then
-record batch messages, nothing else; it may end after any message. Each message is
+record batch messages, then zeros or nothing; Arrow takes zeros for the stream's end. Each message is
 
     FF FF FF FF │ header length │ header (flatbuffer)                       │ body (buffers)
     4           │ 4, little e.  │ … "smb-check:" numbers and CRC in hex …   │ padded to 8
@@ -51,6 +51,7 @@ SCHEMA = pa.schema(
     ]
 )
 
+_OPTIONS = pa.ipc.IpcWriteOptions()
 _MARKER = b"smb-check:"
 _NUMBERS = Struct(">QQqqIIQ")
 _DIGITS = 2 * _NUMBERS.size
@@ -61,6 +62,7 @@ _CONTINUATION = 0xFFFFFFFF
 _KEY, _NOTES_KEY = b"smb", b"smb.notes"
 
 PREFIX = 8  # bytes before a header
+BLANK = bytes(PREFIX)  # stands where a message has room to be, and never at the beginning of one
 MAX_HEADER = 64 << 20  # a length beyond this is damage, not a header; notes live in the header
 WINDOW = 64 << 10  # what to read to find a message's CHECK, but for messages with long notes
 
@@ -100,7 +102,7 @@ def encode(batch: pa.RecordBatch, frame: Frame, notes: Sequence[Note] = ()) -> b
     if notes:
         metadata[_NOTES_KEY] = json.dumps([[name, b64encode(value).decode()] for name, value in notes]).encode()
     sink = pa.BufferOutputStream()
-    writer = pa.ipc.new_stream(sink, SCHEMA)
+    writer = pa.ipc.new_stream(sink, SCHEMA, options=_OPTIONS)
     writer.write_batch(batch, custom_metadata=metadata)
     message = bytearray(memoryview(sink.getvalue())[_SCHEMA_LENGTH:])
     return _stamped(message, frame._replace(length=len(message)))

@@ -241,8 +241,8 @@ class LogReader:
         except FileNotFoundError:
             return SegmentInfo(path.name, "removed", segment.base, end, 0, 0, 0, 0)
         try:
-            size = self._disk.size(handle)
             if segment.sealed:
+                size = self._disk.size(handle)
                 header = read_header(self._disk, file_of(self.directory, segment.base, INDEX))
                 times = (header.first_ts, header.last_ts) if header else (0, 0)
                 return SegmentInfo(path.name, "sealed", segment.base, end, end - segment.base, size, *times)
@@ -250,6 +250,6 @@ class LogReader:
             state = "tail" if segment.end is None else "closed"
             last = index.latest[-1] if index.latest else 0
             rows = index.end - segment.base
-            return SegmentInfo(path.name, state, segment.base, index.end, rows, size, index.first_ts, last)
+            return SegmentInfo(path.name, state, segment.base, index.end, rows, index.length, index.first_ts, last)
         finally:
             self._disk.close(handle)

@@ -30,6 +30,7 @@ class OpenTail:
     base: int
     tail: int  # its id
     length: int  # bytes that are on disk
+    room: int = 0  # zeros follow up to here: an append that fits is synced without a change of the file's size
     first_ts: int = 0  # least; 0 without rows
     appends: int = 0
 
@@ -147,16 +148,13 @@ def _recover_tail(disk: Disk, directory: Path, base: int, mark: Mark, said: list
         if not index.length:
             said.append(f"{path.name}: {'empty' if not size else 'no head'}, a new tail is begun")
             return None, index.end
-        if index.length < size:
-            reason = bad.reason if bad else "not whole"
-            said.append(
-                f"{path.name}: dropped {size - index.length} bytes from byte {index.length} on (a message {reason}); "
-                f"offsets before {index.end} are kept"
-            )
+        if bad:
+            dropped = f"dropped {size - index.length} bytes from byte {index.length} on (a message {bad.reason})"
+            said.append(f"{path.name}: {dropped}; offsets before {index.end} are kept")
         _make_durable(disk, handle, index, size, mark)
         kept = not cut
         return OpenTail(
-            handle, base, index.tail, index.length, index.first_ts, len(index.bases)
+            handle, base, index.tail, index.length, first_ts=index.first_ts, appends=len(index.bases)
         ) if kept else None, index.end
     finally:
         if not kept:

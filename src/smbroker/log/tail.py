@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from smbroker.log.disk import Disk, read_all
 from smbroker.log.format import (
+    BLANK,
     SCHEMA,
     WINDOW,
     Bad,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 READ_BYTES = 4 << 20  # read at once, but always at least one message
 READ_ROWS = 65_536  # rows given out at once, where messages are small
 SMALL = 512  # rows; messages that are smaller on average are decoded together
+STRAY = Bad("is not there, but something else")  # among the zeros after the last message
 
 
 class TailIndex:
@@ -84,7 +86,7 @@ class TailIndex:
                         return None
                     continue
             if isinstance(frame, Bad):
-                return frame
+                return None if window.startswith(BLANK) else frame
             if frame.tail != self.tail or frame.base != self.end:
                 return Bad("that does not follow the one before it")
             if frame.end > limit or self.length + frame.length > size:
@@ -92,7 +94,9 @@ class TailIndex:
             self.add(frame)
 
     def check(self, disk: Disk, handle: int, size: int) -> Bad | None:
-        """Takes in all whole, checked appends of the first `size` bytes. Returns why it stopped before those."""
+        """Takes in all whole, checked appends of the first `size` bytes. Returns why it stopped before those.
+
+        Zeros up to `size` are room for messages to come (`Log.append`), not something that is missing."""
         bad = self._check_messages(disk, handle, size)
         whole = len(self.bases)
         while whole and self.more:
@@ -100,6 +104,8 @@ class TailIndex:
             self.end, self.length = self.bases.pop(), self.positions.pop()
             self.latest.pop()
             self.more = 0 if not whole else self._more_of(disk, handle, whole - 1)
+        if self.length and _blank(disk, handle, self.length, min(self.length + len(BLANK), size)):
+            return None if _blank(disk, handle, self.length, size) else STRAY
         return bad or (Bad("missing from the last append") if self.length < size else None)
 
     def _more_of(self, disk: Disk, handle: int, message: int) -> int:
@@ -127,6 +133,16 @@ class TailIndex:
                 return Bad("that does not follow the one before it")
             self.add(frame)
         return None
+
+
+def _blank(disk: Disk, handle: int, start: int, end: int) -> bool:
+    """Nothing but zeros from `start` to `end`."""
+    while start < end:
+        chunk = disk.pread(handle, min(READ_BYTES, end - start), start)
+        if not chunk or chunk != bytes(len(chunk)):
+            return False
+        start += len(chunk)
+    return True
 
 
 def _frame_in_file(disk: Disk, handle: int, position: int) -> Frame | Bad:

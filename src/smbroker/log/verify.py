@@ -2,9 +2,10 @@
 
 Any flipped byte is found: in sealed segments and their indexes by checksums of whole files, in
 tails by the CRC of each message, in the mark by the CRC of each slot. What stands in a tail past
-the mark was never acknowledged and is no damage.
+the mark was never acknowledged and is no damage, if it begins right there.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,9 +17,10 @@ from smbroker.log.index import HEADER, decode_body, decode_header
 from smbroker.log.mark import Mark
 from smbroker.log.reader import LogReader
 from smbroker.log.segments import INDEX, SEALED, TAIL, Segment, file_of
-from smbroker.log.tail import TailIndex
+from smbroker.log.tail import STRAY, TailIndex
 
 _CHUNK = 4 << 20
+_ATTEMPTS = 5
 
 
 class Damage(NamedTuple):
@@ -137,9 +139,13 @@ def _tail(disk: Disk, directory: Path, segment: Segment, mark: Mark | None, done
     path = file_of(directory, segment.base, TAIL)
     handle = disk.open(path)
     try:
-        size = disk.size(handle)
-        index = TailIndex(segment.base)
-        bad = index.check(disk, handle, size)
+        for attempt in range(_ATTEMPTS):
+            size = disk.size(handle)
+            index = TailIndex(segment.base)
+            bad = index.check(disk, handle, size)
+            if bad is not STRAY:  # else perhaps a message that was just being written
+                break
+            time.sleep(attempt * 0.02)
     finally:
         disk.close(handle)
     done.add(path.name, size)
@@ -150,6 +156,8 @@ def _tail(disk: Disk, directory: Path, segment: Segment, mark: Mark | None, done
     if mark is None:
         return (damage if bad else []), index.end
     ours = index.tail == mark.tail or not index.length
+    if bad is STRAY:
+        return damage, index.end
     if index.end < mark.next or (ours and index.length < mark.tail_bytes):
         return damage, index.end
     return [], index.end
