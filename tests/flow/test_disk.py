@@ -11,9 +11,12 @@ import pytest
 
 from flow.house import BIN, LIMIT, Broker, wait_for
 from flow.lasting import ACK, Home, Reader, TypedReader, killed, numbered, send_all
+from flow.mqtt import Mqtt
 from flow.peers import Peer, counts, settled
 from flow.test_pairs import Subscriber
 from flow.wires import datagram, delivery, frame, padded_publish, publication, subscription
+from smbroker.dialects.mqtt import fields as f
+from smbroker.dialects.mqtt.packets import Ack, Publish
 
 REFUSING = "the log cannot be appended to: No space left on device"
 AGAIN = "the log takes messages again"
@@ -302,3 +305,39 @@ def test_a_kept_client_steps_over_what_is_lost(tmp_path: Path) -> None:
         back = TypedReader(broker, b"C1")
         send_all(broker, b"t", [b"last"])
         assert back.wait(1) == [b"last"]
+
+
+def test_mqtt_on_a_full_disk(tmp_path: Path, disk: Disk) -> None:
+    """MQTT 5 is told, older versions are closed without an acknowledgement; QoS 0 is relayed; then all is as before."""
+    home = Home(tmp_path, data=disk.folder / "data", kinds=("udp", "mqtt"))
+    with home.broker() as broker:
+        plain, kept = Mqtt(broker, version=5), Mqtt(broker, "kept", version=5)
+        plain.subscribe("full/#")
+        kept.subscribe("full/#", qos=2)
+        publisher = Mqtt(broker, "publisher", version=5)
+        publisher.publish("full/a", b"before", 2)
+        refusing(broker, disk)
+
+        for qos in (1, 2):
+            ack = publisher.publish("full/a", b"refused", qos)
+            assert ack
+            assert ack.reason == 0x83
+            assert "No space left on device" in ack.properties[f.REASON_STRING]
+            old = Mqtt(broker)
+            old.send(Publish(b"full/a", b"refused", qos, packet_id=1))
+            assert old.closed()
+        for version in (4, 5):
+            Mqtt(broker, version=version).publish("full/a", b"relayed %d" % version)
+        wanted = [b"before", b"relayed 4", b"relayed 5"]
+        assert [plain.get().payload for _ in wanted] == wanted
+        assert [kept.get().payload for _ in wanted] == wanted
+
+        disk.free()
+        recovered(broker)
+        for qos in (1, 2):
+            assert publisher.publish("full/a", b"again", qos) == Ack(f.PUBACK if qos == 1 else f.PUBREC, 3 + qos)
+            assert Mqtt(broker).publish("full/a", b"again", qos)
+        assert [kept.get().payload for _ in range(4)] == [b"again"] * 4
+        assert kept.quiet()
+    topics = [payload for (payload,) in home.rows("payload")]
+    assert topics == [b"before", *[b"again"] * 4]

@@ -136,11 +136,11 @@ class Commits:
     def _committed(self, entries: list[Entry]) -> None:
         self.stats.commits.add(time.time() - entries[0].columns.received / 1e6)
         for entry in entries:
+            self._release(self._next_acks())  # first, for a publisher that is subscribed too
             if len(entry.columns):
                 entry.columns.base = entry.offset
                 self.recent.add(entry.offset, entry.columns, entry.size)
                 self._deliver(entry)
-            self._release(self._next_acks())
             _tell(entry, entry.offset)
             self._call_back()
         self.on_commit()

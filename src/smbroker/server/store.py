@@ -80,7 +80,7 @@ class Store:
         """Peers go back to the listener that they know, or to one that speaks their dialect."""
         for one in self._saved:
             dialect, source, name = one.key
-            if not name:
+            if not name or dialect == Dialect.MQTT:
                 continue
             origin = Origin.at(Dialect(dialect), source)
             address = (origin.host, origin.port)

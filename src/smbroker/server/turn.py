@@ -288,14 +288,14 @@ class Turn:
     def _pass_on(
         self, columns: Columns, acks: Sequence[Ack], told: Told | None = None, notes: Sequence[Note] = ()
     ) -> None:
+        if acks and not self.commits:
+            self._release(acks)
         self._deliver(columns)
         if self.commits:
             self.commits.submit(columns, acks, told, notes)
             return
         if self.relayed:
             self.relayed(columns)
-        if acks:
-            self._release(acks)
         if told:
             told(None)
 

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
 PLAIN_EXTRAS = {(qos, retain): Extra(qos, retain) for qos in range(3) for retain in (False, True)}
 PUBACK = bytes((f.PUBACK << 4, 2))
+PUBREC = f.PUBREC << 4
 PINGRESP = Ping(f.PINGRESP).encode()
 QOS_0, QOS_0_PUBLISH = 0xF6, f.PUBLISH << 4  # of a first byte: kind and QoS, and those of a publish with QoS 0
 MAX_ITEMS = 1_000  # packets that are taken at once: those of one client must not keep others waiting
@@ -75,7 +76,7 @@ HEAD_ROOM = 65_535 + 4_096  # what a packet may have besides its payload: topic,
 class MqttConnection(Client, asyncio.Protocol):
     __slots__ = (
         "_aliases", "_closing", "_decoder", "_full", "_heard", "_held", "_keep_alive", "_later", "_pace", "_shared",
-        "_timer", "_transport", "_user", "_will", "mqtt", "received", "under_way", "version",
+        "_timer", "_transport", "_unsure", "_user", "_will", "mqtt", "received", "under_way", "version",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -87,6 +88,7 @@ class MqttConnection(Client, asyncio.Protocol):
         self._decoder = Decoder(shared.config.max_payload + HEAD_ROOM, most=MAX_ITEMS)
         self._aliases: dict[int, Topic] = {}
         self.under_way = 0  # QoS 1 from the client, not acknowledged yet
+        self._unsure: dict[int, MqttSession] = {}  # QoS 2 that is not on disk yet
         self._held = 0
         self._full = False
         self._closing = False
@@ -226,6 +228,8 @@ class MqttConnection(Client, asyncio.Protocol):
             session.pump()
             if session.retaining:
                 session.retaining.wake()
+            for share in session.sharing:
+                share.wake()
             if session.replay and not session.replay.live:
                 session.replay.wake()
             self.mqtt.turn.begin()
@@ -514,6 +518,17 @@ class MqttConnection(Client, asyncio.Protocol):
     def acknowledged(self, ack: bytes) -> None:
         if ack[0] == PUBACK[0]:
             self.under_way -= len(ack) // 4
+        elif ack[0] == PUBREC:
+            self._is_sure(int.from_bytes(ack[2:4], "big"))
+
+    def _is_sure(self, number: int) -> None:
+        """A message with QoS 2 is on disk, or never will be."""
+        session = self._unsure.pop(number, None)
+        if session:
+            session.unsure.discard(number)
+            session.changed = True
+            if session.connection is None:
+                self.mqtt.changed(session)
 
     def _acks(self, acks: Acks) -> None:
         session = self._session
@@ -543,6 +558,8 @@ class MqttConnection(Client, asyncio.Protocol):
         note = None
         if qos == 2:
             session.inbound.add(number)
+            session.unsure.add(number)
+            self._unsure[number] = session
             session.changed = True
             note = self._note(session, b"+", number)
         try:
@@ -550,6 +567,7 @@ class MqttConnection(Client, asyncio.Protocol):
             self.under_way += qos == 1
         except Refused as error:
             session.inbound.discard(number)
+            self._is_sure(number)
             self._not_taken(ack, error)
 
     def _not_taken(self, ack: bytes, error: Refused) -> None:
@@ -616,7 +634,7 @@ class MqttConnection(Client, asyncio.Protocol):
     def _pubrec(self, session: MqttSession, packet: Ack) -> None:
         number = packet.packet_id
         if packet.reason >= 0x80:
-            session.acknowledged([number])
+            session.acknowledged([number], 2)
             return
         flight = session.received(number)
         reason = PACKET_ID_NOT_FOUND if flight is None and self.version == 5 else 0
@@ -639,7 +657,10 @@ class MqttConnection(Client, asyncio.Protocol):
         self.mqtt.turn.acknowledge(self, Ack(f.PUBCOMP, number).encode(self.version), note)
 
     def _pubcomp(self, session: MqttSession, packet: Ack) -> None:
-        session.acknowledged([packet.packet_id])
+        flight = session.inflight.get(packet.packet_id)
+        if flight and not flight.received:  # "unacknowledged until it has received … PUBREC" [MQTT-4.3.3-4]
+            raise Malformed("mqtt_protocol", "PUBCOMP before PUBREC", PROTOCOL_ERROR)
+        session.acknowledged([packet.packet_id], 2)
 
     # --- subscriptions ---
 

@@ -11,12 +11,16 @@ Applying one twice changes nothing.
 """
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from smbroker.dialects.mqtt import Decoder
+from smbroker.dialects.mqtt.fields import MAX_LENGTH, WILL_DELAY
+from smbroker.dialects.mqtt.packets import Connect, Will
 from smbroker.log.format import Note
 from smbroker.log.log import Log
-from smbroker.log.state import SavedSession, SessionKey, State
+from smbroker.log.state import SavedSession, SessionKey, State, packed, unpacked
 from smbroker.model.filter import Filter
 from smbroker.model.grant import EVERYTHING
 from smbroker.model.message import Dialect, Extra, Origin
@@ -25,6 +29,7 @@ from smbroker.server.commits import Commits
 from smbroker.server.mqtt.retained import Retained
 from smbroker.server.mqtt.service import Mqtt
 from smbroker.server.mqtt.session import NEVER, MqttSession
+from smbroker.server.mqtt.shared import Share
 from smbroker.server.mqtt.subscriptions import Subscription
 
 FACT = "mqtt"
@@ -55,7 +60,18 @@ class MqttKeeping:
         options = [one.qos, one.no_local, one.as_published, one.identifier]
         start = min(one.start, self._commits.recent.next)
         self._state.save_subscription(_key(session), _packed(one), True, start, json.dumps(options))
+        share = self._mqtt.share(one.share, one.pattern) if one.share else None
+        if share:
+            self.shared(share)
         self._save(session)
+
+    def shared(self, share: Share) -> None:
+        share.touched = False
+        cursor, high, again = share.saved()
+        self._state.save_mqtt(_share_key(share), cursor, 0, json.dumps({"high": high, "again": again}))
+
+    def unshared(self, share: Share) -> None:
+        self._state.drop_session(_share_key(share))
 
     def unsubscribed(self, session: MqttSession, one: Subscription) -> None:
         self._state.drop_subscription(_key(session), _packed(one))
@@ -74,14 +90,17 @@ class MqttKeeping:
         self._state.save_retained(topic, message.payload, json.dumps(about))
 
     def _save(self, session: MqttSession) -> None:
-        about: dict[str, Any] = {"expiry": session.expiry, "inbound": sorted(session.inbound)}
+        about: dict[str, Any] = {"expiry": session.expiry, "inbound": sorted(session.inbound - session.unsure)}
         if session.user is not None:
             about["user"] = session.user
+        if session.will:
+            packet = Connect(5, will=session.will).encode()
+            about["will"] = session.will_due, b64encode(packet).decode()
         cursor = None
         session.changed = False
         if session.replay:
             cursor, high, pending = session.replay.saved()
-            about |= {"high": high, "pending": pending}
+            about |= {"high": high, "pending": pending, "done": sorted(session.replay.done)}
             session.replay.touched = False
             self._saved[session] = high
         self._state.save_mqtt(_key(session), cursor, int(session.expires_at), json.dumps(about))
@@ -94,6 +113,9 @@ class MqttKeeping:
         for session in self._mqtt.here:
             if session.lasting and (session.changed or self._has_moved(session, following)):
                 self._save(session)
+        for share in self._mqtt.shares:
+            if share.touched and share.lasting:
+                self.shared(share)
         if following != self._fact:
             self._fact = following
             self._state.save_fact(FACT, following)
@@ -106,9 +128,12 @@ class MqttKeeping:
     # --- the start ---
 
     def restore(self, saved: Iterable[SavedSession], log: Log, now: float) -> None:
+        shares: list[SavedSession] = []
         for one in saved:
             if one.key[0] == Dialect.MQTT:
-                self._restore(one, now)
+                shares.append(one) if one.key[2] else self._restore(one, now)
+        for one in shares:
+            self._restore_share(one)
         for topic, payload, text in self._state.load_retained():
             dialect, source, client, qos, properties = json.loads(text)
             extra = Extra(qos, True, tuple((key, value) for key, value in properties))
@@ -127,15 +152,17 @@ class MqttKeeping:
         service = self._mqtt
         about = json.loads(one.properties or "{}")
         left = one.expires - now if one.expires else 0.0
+        due, will = _will(about, now)
+        if will:
+            service.restored_will(one.key[1], will, max(due - now, 0), about.get("user"))
         if one.expires and left <= 0:
             self._state.drop_session(one.key)
             return
         session = service.sessions[one.key[1]] = MqttSession(service, one.key[1])
         session.user = about.get("user")
-        session.grant = (
-            EVERYTHING  # what waits for it is looked at when its client comes: only then is known who that is
-        )
+        session.grant = EVERYTHING  # what waits is looked at when its client comes: only then is known who that is
         session.expiry = about.get("expiry", NEVER)
+        session.will, session.will_due = will, due
         session.inbound = set(about.get("inbound", ()))
         end = self._commits.recent.next  # a log that was begun anew has not come as far as what was saved
         for pattern, (_, start) in one.subscriptions.items():
@@ -143,10 +170,21 @@ class MqttKeeping:
         if one.cursor is not None:
             replay = service.keep(session, min(one.cursor, end))
             replay.restore(min(about.get("high", 0), end), [entry for entry in about["pending"] if entry[0] < end])
+            replay.done.update(about.get("done", ()))
         session.regroup()
         if session.expiry != NEVER:
             session.expires_at = float(one.expires or now + session.expiry)
             service.expire_in(session, left if one.expires else session.expiry)
+
+    def _restore_share(self, one: SavedSession) -> None:
+        share = self._mqtt.share(one.key[1], unpacked(bytes.fromhex(one.key[2])))
+        if share is None:
+            self._state.drop_session(one.key)
+            return
+        about = json.loads(one.properties or "{}")
+        end = self._commits.recent.next
+        again = [offset for offset in about["again"] if offset < end]
+        share.restore(min(one.cursor or 0, end), min(about["high"], end), again)
 
     def _apply(self, log: Log, start: int) -> None:
         """What the state has missed, from the log."""
@@ -155,29 +193,32 @@ class MqttKeeping:
                 for row in batch.to_pylist():
                     if row["retain"]:
                         self._retain(row)
-        for _, notes in log.notes(start):
-            for note in notes:
-                self._note(note)
+        touched = {self._note(note): None for _, notes in log.notes(start) for note in notes}
+        for session in touched:
+            if session:  # saved before it is said that the state is complete up to here
+                self._save(session)
 
     def _retain(self, row: dict[str, Any]) -> None:
         pairs = tuple((one["key"], one["value"]) for one in row["properties"])
         origin = Origin.at(Dialect(row["dialect"]), row["source"], row["client"])
         self._mqtt.retained.put(row["topic"].encode(), Retained(row["payload"], Extra(row["qos"], True, pairs), origin))
 
-    def _note(self, note: Note) -> None:
+    def _note(self, note: Note) -> MqttSession | None:
+        """The session that it is about."""
         name, value = note
         if name != FACT:
-            return
+            return None
         number, _, client = value[1:].partition(b" ")
         session = self._mqtt.sessions.get(client.decode())
         if session is None:
-            return
+            return None
         if value[:1] == b"+":
             session.inbound.add(int(number))
         elif value[:1] == b"-":
             session.inbound.discard(int(number))
         elif session.replay:
             session.replay.received(int(number))
+        return session
 
 
 def _ignore(_handle: object) -> None:
@@ -186,6 +227,21 @@ def _ignore(_handle: object) -> None:
 
 def _key(session: MqttSession) -> SessionKey:
     return Dialect.MQTT.value, session.name, ""
+
+
+def _will(about: dict[str, Any], now: float) -> tuple[float, Will | None]:
+    """When it is due, and the will; if the client was here when the broker was killed its delay begins now."""
+    due, encoded = about.get("will", (0, None))
+    if encoded is None:
+        return 0.0, None
+    (packet,) = Decoder(MAX_LENGTH).feed(b64decode(encoded))
+    assert isinstance(packet, Connect)
+    assert packet.will
+    return due or now + min(packet.will.properties.get(WILL_DELAY, 0), about["expiry"]), packet.will
+
+
+def _share_key(share: Share) -> SessionKey:
+    return Dialect.MQTT.value, share.name, packed(share.pattern).hex()
 
 
 def _packed(one: Subscription) -> Filter:

@@ -2,12 +2,13 @@
 
 import time
 from asyncio import TimerHandle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Protocol
 
+from smbroker.core.delivery import Delivery
 from smbroker.dialects import mqtt
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Connect, Will
@@ -21,16 +22,18 @@ from smbroker.dialects.mqtt.reasons import (
 from smbroker.log.questions import Backwards, Failed, Moment, Place
 from smbroker.model.commands import Publish
 from smbroker.model.filter import Filter
-from smbroker.model.message import Dialect, Extra, Kind
-from smbroker.model.rights import Permit
+from smbroker.model.grant import EVERYTHING, NOTHING
+from smbroker.model.message import Dialect, Extra, Kind, Origin
+from smbroker.model.rights import Identity, Permit
 from smbroker.model.topic import Topic
+from smbroker.server.client import Client
 from smbroker.server.commits import Commits
 from smbroker.server.config import MqttConfig
 from smbroker.server.history import History
 from smbroker.server.mqtt.replay import Replay
 from smbroker.server.mqtt.retained import RetainedMessages
 from smbroker.server.mqtt.session import NEVER, MqttSession
-from smbroker.server.mqtt.shared import Share
+from smbroker.server.mqtt.shared import Share, give_back
 from smbroker.server.mqtt.subscriptions import Subscription, size_of
 from smbroker.server.turn import Turn
 
@@ -50,6 +53,10 @@ class Keeping(Protocol):
     def dropped(self, session: MqttSession) -> None: ...
 
     def subscribed(self, session: MqttSession, one: Subscription) -> None: ...
+
+    def shared(self, share: Share) -> None: ...
+
+    def unshared(self, share: Share) -> None: ...
 
     def unsubscribed(self, session: MqttSession, one: Subscription) -> None: ...
 
@@ -96,6 +103,8 @@ class Mqtt:
         self.turn.settle()
         session.connection = connection
         session.outbox = connection
+        delayed = packet.will and packet.will.properties.get(f.WILL_DELAY)
+        session.will, session.will_due = packet.will if delayed else None, 0.0
         self.here.add(session)
         if session.lasting and self.keeping:
             self.keeping.session(session)
@@ -149,6 +158,8 @@ class Mqtt:
         if session.replay:
             session.replay.attach()
         session.pump()
+        for share in session.sharing:
+            share.attached()
 
     def when_kept(self, session: MqttSession, callback: Callable[[], None]) -> None:
         """Calls back when what is remembered of the session survives a crash; at once if nothing has to."""
@@ -156,6 +167,11 @@ class Mqtt:
             self.keeping.after(callback)
         else:
             callback()
+
+    def changed(self, session: MqttSession) -> None:
+        """Something about a client that is away."""
+        if self.keeping and session.lasting and self.sessions.get(session.name) is session:
+            self.keeping.session(session)
 
     def new_id(self) -> str:
         while (name := "smb-" + token_hex(8)) in self.sessions:
@@ -173,14 +189,11 @@ class Mqtt:
         session.outbox = None
         session.retaining = None
         self.here.discard(session)
+        session.will = None
         if will:
-            delay = min(will.properties.get(f.WILL_DELAY, 0), session.expiry)
-            publish = partial(self._publish_will, connection, will)
-            if delay:
-                timer = self.turn.loop.call_later(delay, self._settle_will, session.name)
-                self._wills[session.name] = timer, publish
-            else:
-                publish()
+            self._send_will(connection, session, will)
+        if session.sharing:
+            self._leave_shares(session)
         if not session.lasting:
             self.drop(session)
             return
@@ -194,10 +207,40 @@ class Mqtt:
             self.keeping.session(session)
         self.turn.begin()
 
-    def _publish_will(self, connection: "MqttConnection", will: Will) -> None:
+    def _leave_shares(self, session: MqttSession) -> None:
+        give_back(session, ended=not session.lasting)
+        for share in session.sharing:
+            share.detached()
+            if share.lasting and self.keeping:
+                self.keeping.shared(share)
+
+    def _send_will(self, connection: "MqttConnection", session: MqttSession, will: Will) -> None:
+        delay = min(will.properties.get(f.WILL_DELAY, 0), session.expiry)
+        publish = partial(self._publish_will, connection, will)
+        if delay:
+            session.will, session.will_due = will, time.time() + delay
+            self._will_in(delay, session.name, publish)
+        else:
+            publish()
+
+    def _will_in(self, seconds: float, client: str, publish: Callable[[], None]) -> None:
+        timer = self.turn.loop.call_later(seconds, self._settle_will, client)
+        self._wills[client] = timer, publish
+
+    def restored_will(self, client: str, will: Will, seconds: float, user: str | None) -> None:
+        """One that was waiting when the broker ended, or whose client was here when it was killed."""
+        by, access = Client(Origin(Dialect.MQTT, client=client)), self.turn.access
+        by.grant = EVERYTHING
+        if access.on:  # nobody knows any more from where it came: rules by address give it nothing
+            known = user is None or user in access.users.all
+            by.grant = access.rights.grant(Identity(Dialect.MQTT, "", user, client)) if known else NOTHING
+        self._will_in(seconds, client, partial(self._publish_will, by, will))
+
+    def _publish_will(self, connection: Client, will: Will) -> None:
         extra = Extra(will.qos, will.retain, mqtt.to_pairs(will.properties, time.time()))
-        if not connection.may_publish(will.topic):
-            connection.refused(will.topic, 1)
+        grant = connection.grant
+        if will.topic.startswith(b"$") or (grant.limited and not grant.publishes[will.topic]):
+            self.turn.stats.dropped["not_allowed"] += 1
             return
         message: Publish = (will.topic, will.payload, Kind.BYTES, b"")
         self.turn.publish_with(connection, message, extra)
@@ -210,6 +253,11 @@ class Mqtt:
             timer.cancel()
             if publish:
                 send()
+            session = self.sessions.get(client)
+            if session and session.will_due:
+                session.will, session.will_due = None, 0.0
+                if self.keeping and session.lasting:
+                    self.keeping.session(session)
 
     def _expire_later(self, session: MqttSession) -> None:
         if session.expiry != NEVER:
@@ -235,6 +283,8 @@ class Mqtt:
     def drop(self, session: MqttSession) -> None:
         """The session ends, with all its subscriptions."""
         self._cancel_expiry(session)
+        if session.sharing:
+            give_back(session, ended=True)
         for one in list(session.known.all.values()):
             self._remove(session, one)
         if session.replay:
@@ -338,10 +388,12 @@ class Mqtt:
         if one.share:
             share = self._shares.get(one.key)
             if share:
-                share.members.pop(session, None)
+                share.leave(session)
                 if not share.members:
-                    self.turn.delivery.remove(one.pattern, share)
+                    self._share_feed.remove(one.pattern, share)
                     del self._shares[one.key]
+                    if self.keeping:
+                        self.keeping.unshared(share)
         else:
             self.turn.delivery.remove(one.pattern, session)
             self.turn.committed.remove(one.pattern, session)
@@ -349,9 +401,20 @@ class Mqtt:
     def _share(self, session: MqttSession, one: Subscription) -> None:
         share = self._shares.get(one.key)
         if share is None:
-            share = self._shares[one.key] = Share(one.share, one.pattern)
-            self.turn.delivery.add(one.pattern, share)
-        share.members[session] = one
+            share = self._shares[one.key] = Share(self.turn, self._history, one.share, one.pattern)
+            self._share_feed.add(one.pattern, share)
+        share.join(session, one)
+
+    @property
+    def _share_feed(self) -> Delivery:
+        return self.turn.committed if self._history else self.turn.delivery
+
+    @property
+    def shares(self) -> Iterable[Share]:
+        return self._shares.values()
+
+    def share(self, name: str, pattern: Filter) -> Share | None:
+        return self._shares.get((name, pattern))
 
     def restored(self, session: MqttSession, one: Subscription) -> None:
         session.known.add(one)

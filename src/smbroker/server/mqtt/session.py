@@ -11,13 +11,14 @@ offset, so that it is the same when it is sent again after a crash; the rest hav
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from smbroker.core.sessions import Session
 from smbroker.dialects import mqtt
 from smbroker.dialects.mqtt import fields as f
-from smbroker.dialects.mqtt.fields import encode_binary, encode_length, encode_properties
-from smbroker.dialects.mqtt.packets import Ack
+from smbroker.dialects.mqtt.fields import encode_binary, encode_length, encode_properties, protocol_error
+from smbroker.dialects.mqtt.packets import Ack, Will
 from smbroker.model.message import Columns, Dialect, Extra, Origin
 from smbroker.model.topic import Topic
 from smbroker.server.mqtt.subscriptions import Subscription, Subscriptions
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from smbroker.server.mqtt.replay import Replay
     from smbroker.server.mqtt.retaining import Retaining
     from smbroker.server.mqtt.service import Mqtt
+    from smbroker.server.mqtt.shared import Share
 
 NEVER = 0xFFFF_FFFF  # session expiry: the session does not expire
 KEPT_IDS = 49_152  # packet identifiers of kept messages are 1 to this, by offset; the rest are above
@@ -45,6 +47,7 @@ class Item(NamedTuple):
     retain: bool = False
     identifiers: tuple[int, ...] = NOTHING
     dup: bool = False
+    shared: "tuple[Share, int] | None" = None  # of a shared subscription that is fed from the log: that offset
 
 
 class Flight:
@@ -60,7 +63,8 @@ class Flight:
 class MqttSession(Session):
     __slots__ = (
         "_last_id", "_queued", "alias_maximum", "aliases", "changed", "connection", "expires_at", "expiry", "inbound",
-        "inflight", "known", "max_packet", "mqtt", "queue", "replay", "retaining", "user", "version", "window",
+        "inflight", "known", "max_packet", "mqtt", "queue", "replay", "retaining", "sharing", "unsure", "user",
+        "version", "will", "will_due", "window",
     )  # fmt: skip
 
     def __init__(self, service: "Mqtt", client: str) -> None:
@@ -77,12 +81,16 @@ class MqttSession(Session):
         self.alias_maximum = 0
         self.aliases: dict[Topic, int] = {}
         self.inbound: set[int] = set()  # QoS 2: identifiers of what the client has not released yet
+        self.unsure: set[int] = set()  # those of them that are not on disk yet
         self.changed = False  # `inbound` is not as it was saved
         self.queue: deque[Item] = deque()
         self._queued = 0  # bytes
         self.inflight: dict[int, Flight] = {}
-        self._last_id = KEPT_IDS
+        self._last_id = 0
         self.replay: Replay | None = None
+        self.sharing: list[Share] = []
+        self.will: Will | None = None  # one with a delay; it survives a crash
+        self.will_due = 0.0  # in seconds since 1970; 0: the client is here
         self.retaining: Retaining | None = None  # retained messages that are still to be sent
 
     @property
@@ -185,8 +193,16 @@ class MqttSession(Session):
 
     def send_retained(self, one: Subscription, topic: Topic, payload: bytes, extra: Extra, qos: int) -> None:
         """The caller has seen that there is room."""
-        self.queue.append(self._item([one], topic, payload, extra, qos, -1, retain=True))
-        self._queued += len(payload)
+        self.push(self._item([one], topic, payload, extra, qos, -1, retain=True))
+
+    def push(self, item: Item) -> None:
+        """Into the queue, whether or not there is room."""
+        self.queue.append(item)
+        self._queued += len(item.payload)
+
+    def requeue(self, items: Iterable[Item]) -> None:
+        self.queue = deque(items)
+        self._queued = sum(len(item.payload) for item in self.queue)
 
     # --- what goes ---
 
@@ -215,6 +231,8 @@ class MqttSession(Session):
             self._queued -= len(item.payload)
             frame = self._frame(item, number)
             if frame is None:
+                if item.shared:
+                    item.shared[0].done(item.shared[1])
                 continue
             put(connection, frame)
             sent += 1
@@ -224,8 +242,9 @@ class MqttSession(Session):
 
     def _free_id(self) -> int:
         """An identifier that is not in use; 0 if there is none."""
-        for _ in range(65_535 - KEPT_IDS):
-            self._last_id = self._last_id + 1 if self._last_id < 65_535 else KEPT_IDS + 1
+        before = KEPT_IDS if self.replay else 0
+        for _ in range(65_535 - before):
+            self._last_id = self._last_id + 1 if before <= self._last_id < 65_535 else before + 1
             if self._last_id not in self.inflight:
                 return self._last_id
         return 0
@@ -310,12 +329,18 @@ class MqttSession(Session):
 
     # --- what the client says to it ---
 
-    def acknowledged(self, numbers: list[int]) -> None:
+    def acknowledged(self, numbers: list[int], qos: int = 1) -> None:
         """PUBACK, PUBCOMP, or PUBREC with an error: the messages are done with."""
         replay = self.replay
         for number in numbers:
             flight = self.inflight.pop(number, None)
-            if flight is not None and replay and (replay.pending or not replay.live):
+            if flight is None:
+                continue
+            if flight.item.qos != qos:
+                raise protocol_error("an acknowledgement that does not belong to the message's QoS")
+            if flight.item.shared:
+                flight.item.shared[0].done(flight.item.shared[1])
+            if replay and (replay.pending or not replay.live):
                 replay.acknowledged(flight.item.offset)
         self._moved()
 
@@ -323,6 +348,8 @@ class MqttSession(Session):
         """PUBREC: from here on only PUBREL is sent again."""
         flight = self.inflight.get(number)
         if flight is not None:
+            if flight.item.qos != 2:
+                raise protocol_error("PUBREC for a message with QoS 1")
             flight.received = True
             flight.item = flight.item._replace(payload=b"")
             if self.replay:
@@ -334,6 +361,9 @@ class MqttSession(Session):
             self.pump()
         if self.retaining:
             self.retaining.wake()
+        for share in self.sharing:
+            if not share.live:
+                share.wake()
         if self.replay:
             self.replay.touched = True
             if not self.replay.live:
@@ -354,19 +384,23 @@ class MqttSession(Session):
                 frame = self._frame(flight.item._replace(dup=True), number) if allowed else None
                 if frame is None:
                     del self.inflight[number]
+                    if flight.item.shared and not allowed:
+                        flight.item.shared[0].give_back(flight.item.shared[1])
                 else:
                     put(self.connection, frame)
 
     def rights_changed(self) -> None:
         """What waits and may not be sent any more is forgotten; the queue is short, and whole again from the log."""
         if self.grant.limited and self.queue:
-            self.queue = deque(item for item in self.queue if self.grant.subscribes[item.topic])
-            self._queued = sum(len(item.payload) for item in self.queue)
+            items = list(self.queue)
+            self.requeue(item for item in items if self.grant.subscribes[item.topic])
+            for item in items:
+                if item.shared and not self.grant.subscribes[item.topic]:
+                    item.shared[0].give_back(item.shared[1])
 
     def drop_queue(self, *, kept: bool) -> None:
         """Forgets what waits; with `kept` just what comes from the log again."""
-        self.queue = deque(item for item in self.queue if item.qos and item.offset < 0) if kept else deque()
-        self._queued = sum(len(item.payload) for item in self.queue)
+        self.requeue(item for item in self.queue if kept and item.qos and item.offset < 0)
 
 
 QUEUE = 1_000  # messages, and bytes, that are taken from the log ahead of what a client has acknowledged

@@ -1,0 +1,336 @@
+"""MQTT across kills of the broker and of clients: nothing acknowledged is lost, QoS 2 comes exactly once.
+
+SMB_LONG=1: the full number of rounds.
+"""
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from flow.house import LIMIT, Broker, wait_for
+from flow.mqtt import Mqtt
+from smbroker.dialects.mqtt import fields as f
+from smbroker.dialects.mqtt.packets import Ack, Publish, Will
+
+LONG = bool(os.environ.get("SMB_LONG"))
+KINDS = ("mqtt",)
+KEEP: f.Properties = {f.SESSION_EXPIRY: 1_000}
+
+
+def lasting(broker: Broker, client: str, version: int = 5, **more: object) -> Mqtt:
+    properties = KEEP if version == 5 else {}
+    return Mqtt(broker, client, version=version, clean=False, properties=properties, **more)  # type: ignore[arg-type]
+
+
+def kill(broker: Broker) -> None:
+    broker.kill()
+    broker.process.returncode = 0
+
+
+def end(broker: Broker, how: str) -> None:
+    kill(broker) if how == "kill" else broker.stop()
+
+
+def publish_all(broker: Broker, topic: bytes, numbers: range, qos: int = 1) -> None:
+    """All of them, acknowledged."""
+    client = Mqtt(broker)
+    frames = [Publish(topic, b"%d" % number, qos, packet_id=at + 1) for at, number in enumerate(numbers)]
+    client.tcp.send(b"".join(frame.encode(4) for frame in frames))
+    for frame in frames:
+        assert client.expect(Ack).packet_id == frame.packet_id
+
+
+def numbers(client: Mqtt, count: int) -> list[int]:
+    return [int(client.get().payload) for _ in range(count)]
+
+
+ENDS = pytest.mark.parametrize("how", ["stop", "kill"])
+
+
+def test_a_thousand_acknowledged_messages_for_an_absent_session(tmp_path: Path) -> None:
+    rounds = 20 if LONG else 2
+    for number in range(rounds + 1):
+        with Broker(kinds=KINDS, data=tmp_path) as broker:
+            client = lasting(broker, "absent", 4 + number % 2)
+            if number:
+                assert client.connack.present
+                assert numbers(client, 1_000) == list(range(number * 1_000, (number + 1) * 1_000))
+                assert client.quiet()
+            else:
+                client.subscribe("t/+", qos=1)
+            client.disconnect()
+            publish_all(broker, b"t/x", range((number + 1) * 1_000, (number + 2) * 1_000))
+            kill(broker)
+
+
+# --- shared subscriptions ---
+
+
+@ENDS
+def test_a_shared_subscription_whose_members_are_all_away(tmp_path: Path, how: str) -> None:
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        members = [lasting(broker, f"member{number}") for number in range(2)]
+        for member in members:
+            assert member.subscribe("$share/group/s/#", qos=1) == [1]
+        members[0].disconnect()
+        members[1].drop()
+        publish_all(broker, b"s/x", range(500))
+        publish_all(broker, b"other", range(10))
+        Mqtt(broker).publish("s/x", b"not kept", 0)
+        assert Mqtt(broker).quiet()
+        end(broker, how)
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        publish_all(broker, b"s/x", range(500, 600))
+        member = lasting(broker, "member1")
+        assert numbers(member, 600) == list(range(600))
+        assert member.quiet()
+        publish_all(broker, b"s/x", range(600, 610))
+        assert numbers(member, 10) == list(range(600, 610))
+        other = lasting(broker, "member0")
+        publish_all(broker, b"s/x", range(20))
+        assert sorted(numbers(member, 10) + numbers(other, 10)) == list(range(20))
+
+
+def test_what_members_had_not_acknowledged_comes_again_after_a_kill(tmp_path: Path) -> None:
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        member = lasting(broker, "member")
+        member.subscribe("$share/group/s", qos=1)
+        publish_all(broker, b"s", range(20))
+        for _ in range(20):
+            member.expect(Publish)
+        kill(broker)
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        member = lasting(broker, "member")
+        assert numbers(member, 20) == list(range(20))
+        assert member.quiet()
+
+
+def test_what_a_member_does_not_acknowledge_goes_to_another(tmp_path: Path) -> None:
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        mortal, other = Mqtt(broker, version=5), Mqtt(broker, version=5)
+        for member in (mortal, other):
+            member.subscribe("$share/group/s", qos=1)
+        publish_all(broker, b"s", range(10))
+        first = numbers(other, 5)
+        for _ in range(5):
+            mortal.expect(Publish)
+        mortal.drop()
+        assert sorted(first + numbers(other, 5)) == list(range(10))
+        assert other.quiet()
+
+
+def test_a_share_far_behind_reads_from_the_log(tmp_path: Path) -> None:
+    """More than is in memory after a restart, and more than fits a member's window."""
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        member = lasting(broker, "member", 4)
+        member.subscribe("$share/group/#", qos=1)
+        member.disconnect()
+        for start in range(0, 5_000, 1_000):
+            publish_all(broker, b"s/x", range(start, start + 1_000))
+        end(broker, "stop")
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        member = lasting(broker, "member", 4)
+        assert numbers(member, 5_000) == list(range(5_000))
+        assert member.quiet()
+
+
+def test_a_share_is_forgotten_with_its_last_member(tmp_path: Path) -> None:
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        member = lasting(broker, "member")
+        member.subscribe("$share/group/s", qos=1)
+        publish_all(broker, b"s", range(5))
+        assert numbers(member, 5) == list(range(5))
+        assert member.unsubscribe("$share/group/s") == [0]
+        publish_all(broker, b"s", range(5))
+        member.subscribe("$share/group/s", qos=1)
+        assert member.quiet()
+        publish_all(broker, b"s", range(5, 10))
+        assert numbers(member, 5) == list(range(5, 10))
+
+
+# --- wills ---
+
+
+def delayed(topic: bytes, seconds: int) -> Will:
+    about: f.Properties = {f.WILL_DELAY: seconds, f.USER: [("a", "b")]}
+    return Will(topic, b"dead", 1, properties=about)
+
+
+@ENDS
+def test_a_will_that_waits_survives_the_broker(tmp_path: Path, how: str) -> None:
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        watcher = lasting(broker, "watcher")
+        watcher.subscribe("will/+", qos=1)
+        watcher.disconnect()
+        lasting(broker, "mortal", will=delayed(b"will/a", 3)).disconnect(0x04)
+        returns = lasting(broker, "returns", will=delayed(b"will/b", 1_000))
+        returns.disconnect(0x04)
+        end(broker, how)
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        watcher = lasting(broker, "watcher")
+        message = watcher.get()
+        assert (message.topic, message.payload, message.qos) == (b"will/a", b"dead", 1)
+        assert message.properties == {f.USER: [("a", "b")]}
+        assert lasting(broker, "returns").connack.present
+        end(broker, "kill")
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        watcher = lasting(broker, "watcher")
+        assert watcher.quiet(), "each once"
+
+
+def test_the_will_of_a_client_that_was_here_when_the_broker_was_killed(tmp_path: Path) -> None:
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        watcher = lasting(broker, "watcher")
+        watcher.subscribe("will", qos=1)
+        lasting(broker, "mortal", will=delayed(b"will", 1))
+        kill(broker)
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        assert lasting(broker, "watcher").get().payload == b"dead"
+
+
+# --- QoS 2 ---
+
+
+def test_qos_2_is_exactly_once_if_the_broker_ends_twice_before_anybody_returns(tmp_path: Path) -> None:
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        reader, writer = lasting(broker, "reads", 4), lasting(broker, "writes", 4)
+        reader.subscribe("t", qos=2)
+        writer.send(Publish(b"t", b"once", 2, packet_id=5))
+        assert writer.expect(Ack) == Ack(f.PUBREC, 5)
+        message = reader.expect(Publish)
+        reader.send(Ack(f.PUBREC, message.packet_id))
+        assert reader.expect(Ack).kind == f.PUBREL
+        kill(broker)
+    with Broker(kinds=KINDS, data=tmp_path):
+        pass
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        reader, writer = lasting(broker, "reads", 4), lasting(broker, "writes", 4)
+        writer.send(Publish(b"t", b"once", 2, dup=True, packet_id=5))
+        assert writer.expect(Ack) == Ack(f.PUBREC, 5)
+        assert reader.expect(Ack) == Ack(f.PUBREL, message.packet_id)
+        reader.send(Ack(f.PUBCOMP, message.packet_id))
+        assert reader.quiet()
+
+
+class Side:
+    """A client that survives its connections: what it has begun it finishes."""
+
+    def __init__(self, name: str, version: int) -> None:
+        self.name = name
+        self.version = version
+        self.client: Mqtt | None = None
+
+    def step(self, broker: Broker) -> int:
+        """How many packets were handled; connects first, if it is not."""
+        try:
+            if self.client is None:
+                self.client = lasting(broker, self.name, self.version)
+                self.begin(self.client)
+            packet = self.client.next(0.01)
+            self.handle(self.client, packet)
+        except TimeoutError:
+            return 0
+        except (AssertionError, OSError):
+            self.drop()
+        return 1
+
+    def drop(self) -> None:
+        if self.client:
+            self.client.tcp.sock.close()
+        self.client = None
+
+    def begin(self, client: Mqtt) -> None:
+        raise NotImplementedError
+
+    def handle(self, client: Mqtt, packet: object) -> None:
+        raise NotImplementedError
+
+
+class Publisher(Side):
+    def __init__(self, version: int, count: int) -> None:
+        super().__init__("publisher", version)
+        self.todo = list(range(count))
+        self.under_way: dict[int, tuple[int, bool]] = {}  # packet id: message, whether it is released
+
+    @property
+    def done(self) -> bool:
+        return not self.todo and not self.under_way
+
+    def begin(self, client: Mqtt) -> None:
+        for number, (message, released) in self.under_way.items():
+            if released:
+                client.send(Ack(f.PUBREL, number))
+            else:
+                client.send(Publish(b"q2", b"%d" % message, 2, dup=True, packet_id=number))
+        self._more(client)
+
+    def _more(self, client: Mqtt) -> None:
+        while self.todo and len(self.under_way) < 20:
+            number = next(number for number in range(1, 100) if number not in self.under_way)
+            message = self.todo.pop(0)
+            self.under_way[number] = message, False
+            client.send(Publish(b"q2", b"%d" % message, 2, packet_id=number))
+
+    def handle(self, client: Mqtt, packet: object) -> None:
+        assert isinstance(packet, Ack)
+        if packet.kind == f.PUBREC and packet.packet_id in self.under_way:
+            self.under_way[packet.packet_id] = self.under_way[packet.packet_id][0], True
+            client.send(Ack(f.PUBREL, packet.packet_id))
+        elif packet.kind == f.PUBCOMP:
+            self.under_way.pop(packet.packet_id, None)
+            self._more(client)
+
+
+class Subscriber(Side):
+    def __init__(self, version: int) -> None:
+        super().__init__("subscriber", version)
+        self.received: list[int] = []
+        self._open: set[int] = set()  # packet ids that are not released
+
+    def begin(self, client: Mqtt) -> None:
+        """The session is there."""
+
+    def handle(self, client: Mqtt, packet: object) -> None:
+        if isinstance(packet, Publish):
+            assert packet.qos == 2
+            if packet.packet_id not in self._open:
+                self._open.add(packet.packet_id)
+                self.received.append(int(packet.payload))
+            client.send(Ack(f.PUBREC, packet.packet_id))
+        elif isinstance(packet, Ack) and packet.kind == f.PUBREL:
+            self._open.discard(packet.packet_id)
+            client.send(Ack(f.PUBCOMP, packet.packet_id))
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_qos_2_is_exactly_once_whoever_is_killed(tmp_path: Path, version: int) -> None:
+    chance = random.Random(version)
+    count, kills = (5_000, 40) if LONG else (100, 3)
+    publisher, subscriber = Publisher(version, count), Subscriber(version)
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        client = lasting(broker, "subscriber", version)
+        client.subscribe("q2", qos=2)
+        client.disconnect()
+        end(broker, "stop")
+    for left in range(kills, -1, -1):
+        with Broker(kinds=KINDS, data=tmp_path) as broker:
+            steps = chance.randrange(2 * count // kills) * 4 if left else 1 << 30
+            deadline = time.monotonic() + 60
+            while steps > 0 and not (publisher.done and len(subscriber.received) >= count):
+                handled = publisher.step(broker) + subscriber.step(broker)
+                steps -= handled
+                if handled and chance.random() < 0.02:
+                    chance.choice([publisher, subscriber]).drop()
+                assert time.monotonic() < deadline, (publisher.under_way, len(subscriber.received))
+            if left:
+                kill(broker)
+            else:
+                client = subscriber.client or lasting(broker, "subscriber", version)
+                publisher.drop()
+                wait_for(lambda: subscriber.step(broker) == 0, limit=LIMIT)
+        publisher.drop()
+        subscriber.drop()
+    assert sorted(subscriber.received) == list(range(count))
