@@ -386,6 +386,8 @@ class MqttConnection(Client, asyncio.Protocol):
         if access.on and packet.user is not None and (packet.password is not None or not self._user):
             self._later = []
             self.stop_reading()
+            if self._timer:
+                self._timer.cancel()  # from here on it is the broker who takes long
             who = Identity(Dialect.MQTT, self.origin.host, packet.user, packet.client)
             access.check(who, packet.password or b"", partial(self._known, packet, assigned))
             return
