@@ -3,8 +3,8 @@
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from flow.cuts import Way
 from flow.house import Broker
-from page.cuts import Way
 from page.test_page import go, publish
 
 

@@ -41,7 +41,7 @@ from smbroker.server.live import FIGURES, MAX_LIVE, TICK, Sampler
 from smbroker.server.recent import Recent
 from smbroker.server.sink import Sink
 from smbroker.server.store import Store
-from smbroker.server.streams import Stream
+from smbroker.server.streams import Resting, Stream
 from smbroker.server.tables import Tables
 from smbroker.server.tcp import Connections
 from smbroker.server.turn import Turn
@@ -50,6 +50,7 @@ RELAYED_ONLY = b"$stats/"
 NEAR = 1_000  # rows from the log's end within which a stream is fed from memory
 FAR = 5_000  # rows that a stream asks for at once of the reading process
 PACE = 0.02  # seconds between two looks of a stream: it costs the same for one message as for many
+PACE_OF_EACH = 0.0001  # … and for each stream there is
 SILENCE = 15.0  # seconds after which a stream gives an empty piece
 BACKWARDS = 4_000  # offsets that are looked through at first when reading backwards; then ever more
 MOST_BACKWARDS = 2_000_000
@@ -66,7 +67,7 @@ class Desk:
         self._turn = turn
         self._store = store
         self._recent = store.commits.recent if store else Recent(0)
-        self._news = asyncio.Event()
+        self._resting = Resting()
         self._closing = False
         self._streams = 0
         self._live = 0
@@ -78,7 +79,7 @@ class Desk:
         self._tables = Tables(Path(config.data))
         self._sink = Sink(store.data, store.ledger, config.web.max_stage_bytes, self._bodies) if store else None
         if store:
-            store.commits.on_commit = self._tell
+            store.commits.on_commit = partial(self._resting.look, self._recent)
 
     @property
     def open(self) -> bool:
@@ -92,7 +93,7 @@ class Desk:
             self._census.cancel()
         self._bodies.stop()
         self._tables.stop()
-        self._tell()
+        self._resting.wake_all()
 
     def warn(self, code: str, text: str) -> None:
         self._turn.console.warn(code, text)
@@ -223,19 +224,22 @@ class Desk:
                 raise LogError("gone", f"offset {start} is gone; the first there is is {self.first_offset}")
         stream = Stream(pattern, self._recent.next if start is None else start)
         self._count_streams(1)
+        self._resting.add(stream, self._recent)
         try:
             with self._reading() as reading:
                 yield b""
                 while self.open:
                     if stream.cursor >= self._recent.next:
-                        if not await self._something_new():
+                        if not await self._resting.rest(stream, SILENCE):
                             yield b""
                         continue
                     data = await self._next_piece(stream, reading)
                     if data:
                         yield data
-                    await asyncio.sleep(PACE if stream.cursor >= self._recent.next else 0)
+                    pace = PACE + PACE_OF_EACH * len(self._resting)
+                    await asyncio.sleep(pace if stream.cursor >= self._recent.next else 0)
         finally:
+            self._resting.remove(stream)
             self._count_streams(-1)
 
     async def _next_piece(self, stream: Stream, reading: int) -> bytes:
@@ -363,19 +367,7 @@ class Desk:
 
     def _relayed(self, columns: Columns) -> None:
         self._recent.add(self._recent.next, columns, size_of(columns))
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._streams:
-            news, self._news = self._news, asyncio.Event()
-            news.set()
-
-    async def _something_new(self) -> bool:
-        try:
-            await asyncio.wait_for(self._news.wait(), SILENCE)
-        except TimeoutError:
-            return False
-        return True
+        self._resting.look(self._recent)
 
     @contextmanager
     def _one_replay(self) -> Iterator[None]:
