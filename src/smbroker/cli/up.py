@@ -108,10 +108,10 @@ def pipelines(
         words += ["--config", str(options.config)]
     if options.quiet:
         words.append("--quiet")
-    web = next((one for one in endpoints if one.kind == "web"), None)
+    web = min((one for one in endpoints if one.kind == "web"), key=lambda one: one.tls, default=None)
     if web:
         host = HERE.get(web.host, web.host)
-        words += ["--url", f"http://{f'[{host}]' if ':' in host else host}:{web.port}"]
+        words += ["--url", f"http{'s' * web.tls}://{f'[{host}]' if ':' in host else host}:{web.port}"]
     else:
         terminal.warn("there is no web listener: pipelines can write tables, but no topics")
     return [Companion("the pipelines", ["smbroker.cli.smb", *words], b"", SPARK_PATIENCE, (0, 3), again=True)]
