@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -192,7 +193,8 @@ def test_silence_and_slow_handshakes_end_and_leave_the_gate(files: tuple[Path, P
     with Broker(*limits, kinds=("mqtt+tls", "web")) as broker:
         for _ in range(3):  # 15 in all: each round is gone before the next comes
             silent = [Tcp(broker.ports["mqtt+tls"]) for _ in range(5)]
-            silent[0].send(b"\x16\x03\x01")
+            with suppress(OSError):  # it may be over already
+                silent[0].send(b"\x16\x03\x01")
             for client in silent:
                 assert client.closed()
                 client.sock.close()
@@ -202,7 +204,7 @@ def test_silence_and_slow_handshakes_end_and_leave_the_gate(files: tuple[Path, P
 
 
 def test_handshakes_count_as_connections(files: tuple[Path, Path], tmp_path: Path) -> None:
-    limits = settings(tmp_path, files, "[tcp]\nmax_connections_per_address = 3")
+    limits = settings(tmp_path, files, "handshake_timeout = 100.0\n[tcp]\nmax_connections_per_address = 3")
     with Broker(*limits, kinds=("mqtt+tls", "web")) as broker:
         silent = [Tcp(broker.ports["mqtt+tls"]) for _ in range(3)]
         fourth = Tcp(broker.ports["mqtt+tls"])
