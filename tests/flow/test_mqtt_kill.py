@@ -154,14 +154,14 @@ def test_a_share_far_behind_reads_from_the_log(tmp_path: Path) -> None:
 
 def a_share_is_forgotten_with_its_last_member(broker: Broker) -> None:
     member = lasting(broker, "member")
-    member.subscribe("$share/group/s", qos=1)
-    publish_all(broker, b"s", range(5))
+    member.subscribe("$share/last/l", qos=1)
+    publish_all(broker, b"l", range(5))
     assert numbers(member, 5) == list(range(5))
-    assert member.unsubscribe("$share/group/s") == [0]
-    publish_all(broker, b"s", range(5))
-    member.subscribe("$share/group/s", qos=1)
+    assert member.unsubscribe("$share/last/l") == [0]
+    publish_all(broker, b"l", range(5))
+    member.subscribe("$share/last/l", qos=1)
     assert member.quiet()
-    publish_all(broker, b"s", range(5, 10))
+    publish_all(broker, b"l", range(5, 10))
     assert numbers(member, 5) == list(range(5, 10))
 
 
