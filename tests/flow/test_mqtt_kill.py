@@ -47,6 +47,16 @@ def numbers(client: Mqtt, count: int) -> list[int]:
     return [int(client.get().payload) for _ in range(count)]
 
 
+def new_numbers(client: Mqtt, first: int, count: int) -> list[int]:
+    """As many from `first` on. What the client acknowledged just before a kill may come before them once more."""
+    found: list[int] = []
+    while len(found) < count:
+        number = int(client.get().payload)
+        if number >= first or found:
+            found.append(number)
+    return found
+
+
 ENDS = pytest.mark.parametrize("how", ["stop", "kill"])
 
 
@@ -57,7 +67,7 @@ def test_a_thousand_acknowledged_messages_for_an_absent_session(tmp_path: Path) 
             client = lasting(broker, "absent", 4 + number % 2)
             if number:
                 assert client.connack.present
-                assert numbers(client, 1_000) == list(range(number * 1_000, (number + 1) * 1_000))
+                assert new_numbers(client, number * 1_000, 1_000) == list(range(number * 1_000, (number + 1) * 1_000))
                 assert client.quiet()
             else:
                 client.subscribe("t/+", qos=1)
@@ -175,7 +185,6 @@ def test_a_will_that_waits_survives_the_broker(tmp_path: Path, how: str) -> None
         assert (message.topic, message.payload, message.qos) == (b"will/a", b"dead", 1)
         assert message.properties == {f.USER: [("a", "b")]}
         assert lasting(broker, "returns").connack.present
-        end(broker, "kill")
     with Broker(kinds=KINDS, data=tmp_path) as broker:
         watcher = lasting(broker, "watcher")
         assert watcher.quiet(), "each once"

@@ -25,6 +25,7 @@ from flow.wires import (
     padded_publish,
     subscription,
 )
+from smbroker.dialects.mqtt.packets import Connack, Connect, Results, Subscribe, Topics
 
 TCP_SUBSCRIBERS = 1_000  # of each dialect
 UDP_SUBSCRIBERS = 10_000
@@ -177,6 +178,26 @@ def test_an_idle_connection_costs_less_than_20_kb() -> None:
             cost = (broker.memory() - before) / TCP_SUBSCRIBERS
             print(f"{name}: {cost:,.0f} bytes per connection")
             assert cost < MEMORY_PER_CONNECTION, name
+
+
+@pytest.mark.parametrize(("qos", "lasting"), [(0, False), (1, True)], ids=["QoS 0", "a session"])
+def test_an_mqtt_client_costs_less_than_20_kb(qos: int, lasting: bool) -> None:
+    """Connected, with a subscription."""
+    with Broker(kinds=("mqtt",)) as broker:
+        Mqtt(broker, "first", clean=not lasting).subscribe("a/+", qos=qos)
+        before = broker.memory()
+        clients = [Mqtt(broker, connect=False) for _ in range(TCP_SUBSCRIBERS)]
+        for number, client in enumerate(clients):
+            client.send(Connect(4, f"client{number}", not lasting))
+            client.send(Subscribe(1, [Topics(b"a/+", qos)]))
+        for client in clients:
+            assert client.expect(Connack).code == 0
+            assert client.expect(Results).codes == [qos]
+        cost = (broker.memory() - before) / TCP_SUBSCRIBERS
+        print(f"{cost:,.0f} bytes per client")
+        assert cost < MEMORY_PER_CONNECTION
+        Mqtt(broker, "publisher").publish("a/b", b"x", 1)
+        assert all(client.get().payload == b"x" for client in clients)
 
 
 def test_idle_costs_less_than_a_percent_of_a_processor(crowd: Crowd) -> None:

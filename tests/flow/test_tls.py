@@ -1,6 +1,7 @@
 """Listeners with +tls: every TCP dialect and the web over TLS, certificates that change, and what strangers may try."""
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -302,6 +303,20 @@ def test_the_programs_speak_tls(broker: TlsBroker, authority: Authority, dialect
         reader.send_signal(signal.SIGINT)
         assert reader.wait(30) == 0
         reader.stdout.close()  # type: ignore[union-attr]
+
+
+def test_smb_tail_reads_over_https(broker: TlsBroker, authority: Authority) -> None:
+    url = f"https://localhost:{broker.ports['web+tls']}"
+    body = urllib.request.Request(f"{url}/v1/publish/tail/tls", b"from afar", method="POST")
+    with urllib.request.urlopen(body, timeout=LIMIT, context=authority.trusting()) as answer:
+        assert answer.status == 200
+    words = program("smb", "tail", "tail/#", "--url", url, "--from", "earliest", "--limit", "1")
+    trusting = os.environ | {"SSL_CERT_FILE": str(authority.certificate)}
+    done = subprocess.run(words, timeout=30, check=False, capture_output=True, env=trusting)
+    assert b"from afar" in done.stdout, done.stderr
+    done = subprocess.run(words, timeout=30, check=False, capture_output=True)
+    assert done.returncode == 1
+    assert b"certificate" in done.stderr
 
 
 def test_the_programs_say_whom_they_do_not_trust(broker: TlsBroker) -> None:

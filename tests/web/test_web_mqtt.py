@@ -1,11 +1,9 @@
 """MQTT over WebSocket: the handshake, packets in frames cut anyhow, real clients, clients that misbehave."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from flow.house import LIMIT, Broker, wait_for
 from flow.mqtt import Mqtt
@@ -249,59 +247,3 @@ def test_the_broker_says_goodbye() -> None:
         client = connected(broker, version=5)
         broker.stop()
         assert client.ended(0x8B)
-
-
-# --- paho ---
-
-
-class Paho:
-    def __init__(self, broker: Broker, version: MQTTProtocolVersion, name: str, *, clean: bool = True) -> None:
-        about = {} if version == MQTTProtocolVersion.MQTTv5 else {"clean_session": clean}
-        client = paho.Client(
-            CallbackAPIVersion.VERSION2,
-            name,
-            transport="websockets",
-            protocol=version,
-            **about,  # type: ignore[arg-type]
-        )
-        self.client = client
-        self.got: list[tuple[str, bytes, int, bool]] = []
-        self.granted: list[int] = []
-        self.ready = False
-        client.on_message = lambda _c, _d, m: self.got.append((m.topic, m.payload, m.qos, m.retain))
-        client.on_subscribe = lambda _c, _d, _n, codes, _p: self.granted.extend(code.value for code in codes)
-        client.on_connect = lambda _c, _d, _f, _r, _p: setattr(self, "ready", True)
-        client.connect("127.0.0.1", broker.ports["web"])
-        client.loop_start()
-        wait_for(lambda: self.ready)
-
-    def subscribe(self, topic: str, qos: int) -> None:
-        self.granted.clear()
-        self.client.subscribe(topic, qos)
-        wait_for(lambda: self.granted == [qos])
-
-    def publish(self, topic: str, payload: bytes, qos: int, retain: bool = False) -> None:
-        self.client.publish(topic, payload, qos, retain).wait_for_publish(LIMIT)
-
-    def wait(self, condition: Callable[[], bool]) -> None:
-        wait_for(condition, str(self.got))
-
-    def end(self) -> None:
-        self.client.disconnect()
-        self.client.loop_stop()
-
-
-@pytest.mark.parametrize("version", [MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5])
-def test_paho_over_websocket(broker: Broker, version: MQTTProtocolVersion) -> None:
-    one = Paho(broker, version, f"paho-{version}")
-    topic = f"paho/{version}"
-    for qos in (0, 1, 2):
-        one.subscribe(f"{topic}/{qos}", qos)
-        one.publish(f"{topic}/{qos}", b"x" * 70_000 * qos, qos)
-    one.wait(lambda: len(one.got) == 3)
-    assert one.got == [(f"{topic}/{qos}", b"x" * 70_000 * qos, qos, False) for qos in (0, 1, 2)]
-    one.publish(f"{topic}/kept", b"retained", 1, True)
-    one.got.clear()
-    one.subscribe(f"{topic}/kept", 1)
-    one.wait(lambda: one.got == [(f"{topic}/kept", b"retained", 1, True)])
-    one.end()

@@ -21,7 +21,7 @@ from smbroker.server.config import Config
 from smbroker.server.listeners import Endpoint
 
 USAGE = """smb up [--data DIR] [--pipelines DIR] [--no-spark] [--demo] [--config FILE]
-              [--listen KIND://HOST:PORT]... [--quiet] [-?|--help] [--usage] [-V|--version]"""
+              [--rules FILE] [--listen KIND://HOST:PORT]... [--quiet] [-?|--help] [--usage] [-V|--version]"""
 EXAMPLES = """\
   smb up                                   broker, pipelines of ./pipelines and the built-in ones, page
   smb up --no-spark                        without pipelines, as smbbroker
@@ -74,6 +74,7 @@ def add_options(parser: arguments.Parser) -> None:
     add("--no-spark", action="store_true", help="run no pipelines")
     add("--config", metavar="FILE", type=Path, help="settings; smb.example.toml shows them all")
     add("--listen", metavar="KIND://HOST:PORT", action="append", help="listen here, and only where named so")
+    add("--rules", metavar="FILE", help="who may do what; without it loopback may do all, and others nothing")
     add("--quiet", action="store_true", help="say nothing unless something is wrong")
 
 
@@ -83,6 +84,7 @@ def config_of(options: argparse.Namespace) -> Config:
         config,
         listen=tuple(options.listen or config.listen),
         data=options.data or config.data,
+        rights=replace(config.rights, rules=options.rules or config.rights.rules),
         quiet=config.quiet or options.quiet,
     )
 
@@ -106,10 +108,10 @@ def pipelines(
         words += ["--config", str(options.config)]
     if options.quiet:
         words.append("--quiet")
-    web = next((one for one in endpoints if one.kind == "web"), None)
+    web = min((one for one in endpoints if one.kind == "web"), key=lambda one: one.tls, default=None)
     if web:
         host = HERE.get(web.host, web.host)
-        words += ["--url", f"http://{f'[{host}]' if ':' in host else host}:{web.port}"]
+        words += ["--url", f"http{'s' * web.tls}://{f'[{host}]' if ':' in host else host}:{web.port}"]
     else:
         terminal.warn("there is no web listener: pipelines can write tables, but no topics")
     return [Companion("the pipelines", ["smbroker.cli.smb", *words], b"", SPARK_PATIENCE, (0, 3), again=True)]

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from smbroker.client.errors import ClientError
-from smbroker.client.web import address_of, error_of
+from smbroker.client.web import address_of, connection_to, error_of
 
 ARROW = "application/vnd.apache.arrow.stream"
 TIMEOUT = 60.0  # seconds for an answer
@@ -24,7 +24,7 @@ class BatchClient:
     def __init__(self, url: str, token: str | None = None, patience: float = PATIENCE) -> None:
         """Raises ClientError if the address is not one."""
         self._url = url
-        self._address = address_of(url)
+        address_of(url)
         self._token = token
         self._patience = patience
 
@@ -67,7 +67,7 @@ class BatchClient:
         headers = {"Content-Type": kind} if body is not None else {}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        connection = http.client.HTTPConnection(*self._address, timeout=TIMEOUT)
+        connection = connection_to(self._url, TIMEOUT)
         try:
             connection.request(method, path, body, headers)
             answer = connection.getresponse()

@@ -24,7 +24,7 @@ class WebClient:
     def __init__(self, url: str) -> None:
         """Raises ClientError if the address is not one."""
         self._url = url
-        self._address = address_of(url)
+        address_of(url)
 
     def ask(self, path: str, parameters: Mapping[str, object] | None = None) -> Any:
         connection, answer = self._answer(path, parameters or {}, {})
@@ -63,7 +63,7 @@ class WebClient:
     def _answer(
         self, path: str, parameters: Mapping[str, object], headers: Mapping[str, str]
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        connection = http.client.HTTPConnection(*self._address, timeout=TIMEOUT)
+        connection = connection_to(self._url)
         try:
             connection.request("GET", f"{path}?{urlencode(parameters)}" if parameters else path, headers=dict(headers))
             answer = connection.getresponse()
@@ -81,12 +81,19 @@ class WebClient:
 def address_of(url: str) -> tuple[str, int]:
     parts = urlsplit(url)
     try:
-        port = parts.port or 80
+        port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
         port = 0
-    if parts.scheme != "http" or not parts.hostname or not port or parts.path.strip("/"):
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port or parts.path.strip("/"):
         raise ClientError("bad_url", f"{url}: the broker's address is like {URL}")
     return parts.hostname, port
+
+
+def connection_to(url: str, timeout: float = TIMEOUT) -> http.client.HTTPConnection:
+    """Not open yet. Over TLS those are trusted whom the system trusts, or whom the file in SSL_CERT_FILE names."""
+    secure = urlsplit(url).scheme == "https"
+    made = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    return made(*address_of(url), timeout=timeout)
 
 
 def error_of(status: int, said: bytes, url: str) -> ClientError:

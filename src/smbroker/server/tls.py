@@ -103,15 +103,18 @@ class Tls(asyncio.Protocol, asyncio.Transport):
     def write(self, data: Any) -> None:
         if self._closing:
             return
-        if len(data) <= PIECE:
-            self._object.write(data)
-            self._transport.write(self._outgoing.read())
-            return
-        rest = memoryview(data)
-        while rest:
-            written = self._object.write(rest[:PIECE])
-            self._transport.write(self._outgoing.read())
-            rest = rest[written:]
+        try:
+            if len(data) <= PIECE:
+                self._object.write(data)
+                self._transport.write(self._outgoing.read())
+                return
+            rest = memoryview(data)
+            while rest:
+                written = self._object.write(rest[:PIECE])
+                self._transport.write(self._outgoing.read())
+                rest = rest[written:]
+        except ssl.SSLError as error:
+            self._fail(ProtocolError("tls_broken", f"TLS: {_reason(error)}"))
 
     def close(self) -> None:
         if self._closing:

@@ -46,7 +46,7 @@ class Connect:
     keep_alive: int = 0
     will: Will | None = None
     user: str | None = None
-    password: bytes | None = None
+    password: bytes | None = field(default=None, repr=False)
     properties: Properties = field(default_factory=dict)
 
     def encode(self, _version: int = 0) -> bytes:
