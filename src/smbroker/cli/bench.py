@@ -1,4 +1,4 @@
-"""`smb bench`: the project's own measurements, beside the peers that are installed; they live in the source's bench/."""
+"""`smb bench`: the project's own measurements, beside peers that are installed; part of the source, in bench/."""
 
 import subprocess
 import sys
