@@ -13,6 +13,7 @@ from smbroker.core.sessions import Limits, Session, Sessions
 from smbroker.model.errors import Unfit
 from smbroker.model.filter import Filter, exact, matches
 from smbroker.model.framing import Framer, prefix_framer
+from smbroker.model.grant import EVERYTHING
 from smbroker.model.message import Columns, Dialect, Kind, Origin
 from smbroker.model.stats import Stats
 
@@ -33,6 +34,7 @@ class House:
 
     def session(self, dialect: Dialect = Dialect.SEMICOLON) -> Session:
         session = Session(dialect, "name")
+        session.grant = EVERYTHING
         session.outbox = Outbox()
         return session
 

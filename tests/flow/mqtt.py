@@ -41,6 +41,8 @@ class Mqtt:
         properties: f.Properties | None = None,
         connect: bool = True,
         over: Any = None,
+        user: str | None = None,
+        password: bytes | None = None,
     ) -> None:
         """`over`: instead of a TCP connection to the listener of that kind."""
         self.version = version
@@ -50,7 +52,8 @@ class Mqtt:
         self._number = 0
         self.connack = Connack()
         if connect:
-            packet = Connect(version, client, clean, keep_alive, will, properties=properties or {})
+            about = properties or {}
+            packet = Connect(version, client, clean, keep_alive, will, user=user, password=password, properties=about)
             self.tcp.send(packet.encode())
             self.connack = self.expect(Connack)
 

@@ -4,9 +4,10 @@ import gc
 
 import pytest
 
-from smbroker.core.rights import EVERYTHING, LONGEST, MOST, NOTHING, Rights
+from smbroker.core.rights import Rights
 from smbroker.model.errors import Refused
 from smbroker.model.filter import parse
+from smbroker.model.grant import EVERYTHING, LONGEST, MOST, NOTHING, TRUSTED
 from smbroker.model.message import Dialect
 from smbroker.model.rights import Identity
 from smbroker.model.rules import rules
@@ -66,4 +67,4 @@ def test_what_is_remembered_is_bounded_and_forgotten_with_its_client() -> None:
 
 
 def test_the_pipelines_may_do_everything() -> None:
-    assert rights("[[allow]]\nuser = 'ann'\ntopics = 'a'\n").grant(Identity(Dialect.HTTP, trusted=True)) is EVERYTHING
+    assert rights("[[allow]]\nuser = 'ann'\ntopics = 'a'\n").grant(Identity(Dialect.HTTP, trusted=True)) is TRUSTED

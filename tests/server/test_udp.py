@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import pytest
 import uvloop
 
+from smbroker.core.rights import Rights
 from smbroker.core.sessions import Limits
 from smbroker.model.message import Dialect
+from smbroker.model.rules import rules
 from smbroker.server import listeners, udp
 from smbroker.server.config import Config, UdpConfig
 from smbroker.server.console import Console
@@ -214,6 +216,7 @@ def test_a_send_that_fails_is_counted_and_told_and_the_next_peer_is_served(house
     impossible = house.listener._new_peer(lane, house.listener._receiver.raw(("127.0.0.1", 0)))
     impossible.session = impossible.new_session()
     impossible.session.outbox = impossible
+    impossible.session.grant = impossible.grant
     house.turn.sessions.subscribe(impossible.session, (b"a",))
     publisher.send(b"pa;m")
     house.turn_once()
@@ -273,6 +276,7 @@ def test_leases_are_looked_at_often_enough_and_not_more(setting: float, seconds:
 def test_a_lease_of_24_hours_elsewhere_ends(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     now = SimpleNamespace(time=1_000.0)
     monkeypatch.setattr(udp, "monotonic", lambda: now.time)
+    house.turn.access.rights = Rights(rules("[[allow]]\nanyone = true\ntopics = '#'\n", "rules"))
     house.listener.restore(Dialect.SEMICOLON, ("192.0.2.1", 9), [(b"a",)])
     house.listener.restore(Dialect.SEMICOLON, ("127.0.0.1", 9), [(b"a",)])
     now.time += 86_399

@@ -80,9 +80,11 @@ class Event(NamedTuple):
 class Events:
     """A stream of server-sent events."""
 
-    def __init__(self, broker: Broker, query: str = "", last: int | None = None, path: str = "/v1/subscribe") -> None:
+    def __init__(
+        self, broker: Broker, query: str = "", last: int | None = None, path: str = "/v1/subscribe", **more: str
+    ) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", broker.ports["web"], timeout=LIMIT)
-        headers = {} if last is None else {"Last-Event-ID": str(last)}
+        headers = more if last is None else {"Last-Event-ID": str(last), **more}
         self._connection.request("GET", f"{path}{query}", headers=headers)
         self._answer = self._connection.getresponse()
         assert self._answer.status == 200, self._answer.read()

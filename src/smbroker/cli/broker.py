@@ -15,7 +15,7 @@ from smbroker.server import config as configuration
 from smbroker.server.broker import run
 from smbroker.server.config import DEFAULT_LISTEN, Config
 
-USAGE = """smbbroker [--config smb.toml] [--data DIR] [--no-log] [--quiet] [--log-format text|json]
+USAGE = """smbbroker [--config smb.toml] [--data DIR] [--no-log] [--rules FILE] [--quiet] [--log-format text|json]
                  [--listen KIND://HOST:PORT]... [-p PORT] [-s N] [-m N] [-t N] [-?|--help] [--usage] [-V|--version]"""
 EXAMPLES = """\
   smbbroker                                   all dialects on their usual ports, on loopback
@@ -36,6 +36,7 @@ def _parser() -> arguments.Parser:
     add("--config", metavar="FILE", type=Path, help="settings; smb.example.toml shows them all")
     add("--data", metavar="DIR", help="directory of the log and the sessions (default smb-data)")
     add("--no-log", action="store_true", help="relay only: keep no messages, no history, no sessions on disk")
+    add("--rules", metavar="FILE", help="who may do what; without it loopback may do all, and others nothing")
     add("--quiet", action="store_true", help="print neither `listening` and `ready` nor the semicolon console")
     add("--log-format", metavar="text|json", help="of what is said on standard error: lines of text, or of JSON")
     add(
@@ -77,6 +78,7 @@ def _config(options: argparse.Namespace) -> Config:
         semicolon=semicolon,
         data=options.data or config.data,
         no_log=config.no_log or options.no_log,
+        rights=replace(config.rights, rules=options.rules or config.rights.rules),
         quiet=config.quiet or options.quiet,
         log_format=options.log_format or config.log_format,
     )

@@ -23,7 +23,7 @@ from smbroker.model.errors import LogError, UsageError
 from smbroker.server import broker, listeners
 from smbroker.server.config import Config
 
-USAGE = """smb demo [--data DIR] [--pipelines DIR] [--no-spark] [--no-log] [--config FILE]
+USAGE = """smb demo [--data DIR] [--pipelines DIR] [--no-spark] [--no-log] [--config FILE] [--rules FILE]
                 [--listen KIND://HOST:PORT]... [--quiet] [--seed N] [--speed X] [-?|--help] [--usage] [-V|--version]"""
 EXAMPLES = """\
   smb demo                                 all dialects on their usual ports, on loopback

@@ -21,7 +21,7 @@ from smbroker.server.config import Config
 from smbroker.server.listeners import Endpoint
 
 USAGE = """smb up [--data DIR] [--pipelines DIR] [--no-spark] [--demo] [--config FILE]
-              [--listen KIND://HOST:PORT]... [--quiet] [-?|--help] [--usage] [-V|--version]"""
+              [--rules FILE] [--listen KIND://HOST:PORT]... [--quiet] [-?|--help] [--usage] [-V|--version]"""
 EXAMPLES = """\
   smb up                                   broker, pipelines of ./pipelines and the built-in ones, page
   smb up --no-spark                        without pipelines, as smbbroker
@@ -74,6 +74,7 @@ def add_options(parser: arguments.Parser) -> None:
     add("--no-spark", action="store_true", help="run no pipelines")
     add("--config", metavar="FILE", type=Path, help="settings; smb.example.toml shows them all")
     add("--listen", metavar="KIND://HOST:PORT", action="append", help="listen here, and only where named so")
+    add("--rules", metavar="FILE", help="who may do what; without it loopback may do all, and others nothing")
     add("--quiet", action="store_true", help="say nothing unless something is wrong")
 
 
@@ -83,6 +84,7 @@ def config_of(options: argparse.Namespace) -> Config:
         config,
         listen=tuple(options.listen or config.listen),
         data=options.data or config.data,
+        rights=replace(config.rights, rules=options.rules or config.rights.rules),
         quiet=config.quiet or options.quiet,
     )
 

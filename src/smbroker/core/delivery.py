@@ -1,8 +1,9 @@
 """Delivery: columns of messages in, frames in the outboxes of all matching subscribers out.
 
 A route is what a topic leads to: the outboxes, grouped by dialect (or finer, where a dialect has several
-framings), each group with the framer of that topic. Routes are cached by topic; a change of subscriptions
-drops what it may have changed. It makes no difference where columns come from: a turn's input or the log.
+framings), each group with the framer of that topic. Who may not have the topic is left out. Routes are cached
+by topic; a change of subscriptions drops what it may have changed, a change of rights drops all. It makes no
+difference where columns come from: a turn's input or the log.
 """
 
 from collections import Counter
@@ -86,6 +87,10 @@ class Delivery:
         else:
             self._routes.pop(topic, None)
 
+    def forget_routes(self) -> None:
+        """Rights have changed: what a topic leads to is decided anew."""
+        self._routes.clear()
+
     def deliver(self, columns: Columns) -> None:
         """Runs of one topic are framed and delivered together."""
         if self.empty:
@@ -139,6 +144,8 @@ class Delivery:
         route = _Route()
         by_group: dict[tuple[Dialect, Hashable], list[Outbox]] = {}
         for session in self._router.match(topic):
+            if session.grant.limited and not session.grant.subscribes[topic]:
+                continue
             if session.receive is not None:
                 route.single.append(session.receive)
             elif session.outbox is not None:

@@ -1,88 +1,14 @@
-"""Rights in use: what each client may do, decided once per topic and remembered.
+"""Rights in use: the rules there are, and the grants that were made by them.
 
-A `Grant` is one identity's rights under the rules there are. Whoever routes, replays or publishes asks it for a
-concrete topic, where a route or a replay is built; so a message costs nothing. When the rules change every grant
-changes with them, and whoever remembers what a grant said must ask again (`Rights.changed`).
-
-Without rules, whoever is on this machine may do all, and nobody else anything.
+When the rules change every grant changes with them, and whoever remembers what a grant said must ask again
+(`Rights.changed`). Without rules, whoever is on this machine may do all, and nobody else anything.
 """
 
 from collections.abc import Callable
-from typing import Final
 from weakref import WeakValueDictionary
 
-from smbroker.model.errors import Refused
-from smbroker.model.filter import Filter
-from smbroker.model.rights import ALL, Action, Identity, Permit, Rules, is_loopback
-from smbroker.model.topic import Topic
-
-MOST = 10_000  # topics that a grant remembers, for each action
-LONGEST = 256  # bytes; longer ones are decided each time
-
-EVERY: Final = Permit((ALL,))
-NONE: Final = Permit()
-
-
-class Decisions(dict[Topic, bool]):
-    """Whether one action is allowed, by topic."""
-
-    __slots__ = ("every", "permit")
-
-    def __init__(self, permit: Permit, every: bool) -> None:
-        super().__init__()
-        self.permit = permit
-        self.every = every  # no topic is denied, also none with `$`
-
-    def __missing__(self, topic: Topic) -> bool:
-        if self.every:
-            return True
-        allowed = self.permit.allows(topic)
-        if len(topic) <= LONGEST:
-            if len(self) >= MOST:
-                self.clear()
-            self[topic] = allowed
-        return allowed
-
-
-class Grant:
-    __slots__ = ("__weakref__", "identity", "limited", "nothing", "publishes", "replays", "subscribes")
-
-    def __init__(self, identity: Identity | None, rules: Rules | None, *, everything: bool = False) -> None:
-        """Without rules it may do everything, or nothing."""
-        self.identity = identity
-        self.take(rules, everything=everything)
-
-    def take(self, rules: Rules | None, *, everything: bool = False) -> None:
-        if rules is None or self.identity is None:
-            permits = [EVERY if everything else NONE] * 3
-        else:
-            permits = [rules.permit(self.identity, action) for action in Action]
-        self.limited = not everything
-        self.publishes, self.subscribes, self.replays = (Decisions(permit, everything) for permit in permits)
-        self.nothing = not any(permit.allow for permit in permits)
-
-    def check_publish(self, topic: Topic) -> None:
-        """Raises Refused."""
-        if self.limited and not self.publishes[topic]:
-            raise Refused("not_allowed", "not allowed to publish to this topic")
-
-    def check_subscribe(self, pattern: Filter) -> None:
-        """Refuses a subscription that could bring nothing. Raises Refused."""
-        if self.limited and not self.subscribes.permit.meets(pattern):
-            raise Refused("not_allowed", "not allowed to subscribe to this")
-
-    def replay(self) -> Permit | None:
-        """For whoever reads history elsewhere; None: everything."""
-        return self.replays.permit if self.limited else None
-
-    @property
-    def replays_all(self) -> bool:
-        """Whether nothing that was ever published is to be hidden from it."""
-        return not self.limited or self.replays.permit.whole
-
-
-EVERYTHING: Final = Grant(None, None, everything=True)
-NOTHING: Final = Grant(None, None)
+from smbroker.model.grant import EVERYTHING, NOTHING, TRUSTED, Grant
+from smbroker.model.rights import Identity, Rules, is_loopback
 
 
 class Rights:
@@ -97,7 +23,7 @@ class Rights:
 
     def grant(self, identity: Identity) -> Grant:
         if identity.trusted:
-            return EVERYTHING
+            return TRUSTED
         if self.rules is None:
             return EVERYTHING if is_loopback(identity.host) else NOTHING
         grant = self._grants.get(identity)
@@ -105,14 +31,15 @@ class Rights:
             grant = self._grants[identity] = Grant(identity, self.rules)
         return grant
 
-    def change(self, rules: Rules) -> None:
-        """Only where there were rules before: without, grants are not remembered."""
+    def change(self, rules: Rules, holds: Callable[[Identity], bool] = lambda _: True) -> None:
+        """Only where there were rules before. Whoever is no longer what it was (`holds`) may do nothing any more."""
         assert self.rules is not None
         self.rules = rules
-        for grant in list(self._grants.values()):
-            grant.take(rules)
-        self.tell()
-
-    def tell(self) -> None:
+        for identity, grant in list(self._grants.items()):
+            if holds(identity):
+                grant.take(rules)
+            else:
+                grant.take(None)
+                del self._grants[identity]
         for hear in self.changed:
             hear()

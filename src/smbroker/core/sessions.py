@@ -17,6 +17,7 @@ from typing import Protocol, TypeAlias
 from smbroker.core.outbox import Outbox
 from smbroker.model.errors import Refused
 from smbroker.model.filter import Filter
+from smbroker.model.grant import NOTHING
 from smbroker.model.message import Columns, Dialect
 from smbroker.model.topic import Topic
 
@@ -46,13 +47,16 @@ class Remember(Protocol):
 class Session:
     """`subscriptions` maps each filter to whether messages are kept while the client is away."""
 
-    __slots__ = ("dialect", "group", "host", "lingering", "listener", "name", "outbox", "receive", "subscriptions")
+    __slots__ = (
+        "dialect", "grant", "group", "host", "lingering", "listener", "name", "outbox", "receive", "subscriptions",
+    )  # fmt: skip
 
     def __init__(self, dialect: Dialect, name: str, host: str = "", listener: str = "") -> None:
         self.dialect = dialect
         self.name = name  # `host:port`, or the client's id
         self.host = host
         self.listener = listener  # of a UDP peer: the socket that it knows
+        self.grant = NOTHING  # what it may do; set by whoever knows who it is
         self.group: Hashable = dialect  # sessions of one group get the same bytes
         self.receive: Receive | None = None  # takes messages itself, one session at a time, also without an outbox
         self.outbox: Outbox | None = None

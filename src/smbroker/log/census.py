@@ -48,12 +48,14 @@ class Census:
 
     def pieces(self, wanted: Wanted) -> Iterator[bytes]:
         """The items of a JSON list; commas included."""
-        search = wanted.search.casefold()
+        search, permit = wanted.search.casefold(), wanted.permit
         topics = [
             topic
             for topic, tally in self._topics.items()
             if tally.last_offset >= wanted.since and (not search or search in topic.casefold())
         ]
+        if permit is not None:
+            topics = [topic for topic in topics if permit.allows(topic.encode())]
         if wanted.busiest:
             topics.sort(key=lambda topic: self._topics[topic].count, reverse=True)
         else:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from smbroker.model.filter import Filter
 from smbroker.model.message import Columns
+from smbroker.model.rights import Permit
 from smbroker.model.topic import Topic
 
 LENGTH = 4  # bytes before each packet
@@ -49,6 +50,7 @@ class Search:
     filter: Filter | None  # None: all
     most: int
     form: Form
+    permit: Permit | None = None  # what may be shown; None: all
 
     def after(self, answer: "Found") -> "Search | None":
         if answer.next >= self.end or answer.rows >= self.most:
@@ -65,6 +67,7 @@ class Backwards:
     end: int
     filter: Filter | None
     most: int
+    permit: Permit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ class Wanted:
     most: int | None = None
     characters: int | None = None  # of the last text
     busiest: bool = False  # by count, the largest first; else by name
+    permit: Permit | None = None  # what may be shown; None: all
 
 
 @dataclass(frozen=True, slots=True)

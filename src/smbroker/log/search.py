@@ -15,21 +15,27 @@ from smbroker.log.reader import LogReader
 from smbroker.log.rows import COLUMNS, as_json, formed
 from smbroker.log.topics import Topics
 from smbroker.model.filter import Filter, exact_topic, matches
+from smbroker.model.rights import Permit
 
 RANGE = 500_000  # offsets that one answer covers
 PIECE_ROWS = 2_000
 PIECE_BYTES = 512 << 10
 
 
-def chosen(pattern: Filter | None) -> Topics | None:
+def chosen(pattern: Filter | None, permit: Permit | None) -> Topics | None:
+    """Topics that match and may be shown."""
     if pattern is None:
-        return None
+        return None if permit is None else permit.allows
     topic = exact_topic(pattern)
-    return partial(matches, pattern) if topic is None else frozenset([topic])
+    if topic is not None:
+        return frozenset([topic] if permit is None or permit.allows(topic) else [])
+    if permit is None:
+        return partial(matches, pattern)
+    return lambda one: matches(pattern, one) and permit.allows(one)
 
 
 def found(reader: LogReader, search: Search) -> Iterator[Found]:
-    topics, left = chosen(search.filter), search.most
+    topics, left = chosen(search.filter, search.permit), search.most
     for start in range(search.start, search.end, RANGE):
         end = min(start + RANGE, search.end)
         following = start
@@ -61,7 +67,7 @@ def _pieces(batch: pa.RecordBatch, search: Search, most: int) -> Iterator[tuple[
 def last_of(reader: LogReader, question: Backwards) -> Place:
     """The place, and how many messages are from there to the end; fewer than `most` if there are no more."""
     offsets: list[int] = []
-    for batch in reader.read(question.start, question.end, chosen(question.filter), ("offset",)):
+    for batch in reader.read(question.start, question.end, chosen(question.filter, question.permit), ("offset",)):
         offsets += batch.column("offset").to_pylist()
         del offsets[: -question.most]
     return Place(question.reading, offsets[0] if offsets else question.start, len(offsets))

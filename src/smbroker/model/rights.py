@@ -7,11 +7,11 @@ Rules come from a file (`smbroker.model.rules`). A deny wins over every allow; w
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from smbroker.model.filter import ANY, REST, Filter, FilterLevel, covers, matches, overlaps
 from smbroker.model.message import Dialect
@@ -46,6 +46,16 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """What a request shows to be let in; at most one of them counts, in this order."""
+
+    user: str | None = None
+    password: bytes = field(default=b"", repr=False)
+    token: str = field(default="", repr=False)
+    session: str = field(default="", repr=False)  # of a browser
+
+
+@dataclass(frozen=True, slots=True)
 class Permit:
     """What one identity may do in one action."""
 
@@ -60,6 +70,11 @@ class Permit:
         if any(covers(one, pattern) for one in self.deny):
             return False
         return any(overlaps(one, pattern) for one in self.allow)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing can be allowed by it."""
+        return all(any(covers(deny, allow) for deny in self.deny) for allow in self.allow)
 
     @property
     def whole(self) -> bool:
@@ -176,6 +191,13 @@ def bound(pattern: Filter, who: Identity, *, widen: bool) -> Filter | None:
 def is_plain(name: str | None) -> bool:
     """Whether a name can be a level of a topic and nothing else."""
     return bool(name) and name is not None and name.isprintable() and name[0] != "$" and not set(name) & set("/+#")
+
+
+def named_by(certificate: Mapping[str, Any] | None) -> str | None:
+    """The user that a certificate names, which was found good: its common name, if there is one."""
+    subject = certificate.get("subject", ()) if certificate else ()
+    names = [value for part in subject for key, value in part if key == "commonName"]
+    return names[0] if len(names) == 1 and names[0] else None
 
 
 def is_loopback(host: str) -> bool:

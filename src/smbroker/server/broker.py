@@ -120,6 +120,14 @@ class Broker:
         )
         self.reloads = Reloads(self.console)
         self.desk = Desk(config, self.turn, self.store, self.connections)
+        self.turn.access.rights.changed += [
+            self.turn.rights_changed,
+            self.mqtt.rights_changed,
+            self.connections.rights_changed,
+            self.desk.rights_changed,
+        ]
+        if self.turn.access.on:
+            self.reloads.add("rules and users", self.turn.access.reload)
         self._input = b""
 
     async def start(self, bound: list[Bound]) -> None:
@@ -167,6 +175,7 @@ class Broker:
             listener.close()
         if self.store:
             await self.store.close()
+        self.turn.access.close()
         self._say_farewell()
 
     async def _close_connections(self) -> None:

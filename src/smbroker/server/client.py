@@ -5,15 +5,17 @@ A UDP peer and a TCP connection are both clients; each is also the outbox of its
 
 from smbroker.core.outbox import Outbox
 from smbroker.core.sessions import Session
+from smbroker.model.grant import NOTHING
 from smbroker.model.message import Origin
 
 
 class Client(Outbox):
-    __slots__ = ("dropped", "origin", "owed", "session", "written")
+    __slots__ = ("dropped", "grant", "origin", "owed", "session", "written")
 
     def __init__(self, origin: Origin) -> None:
         super().__init__()
         self.origin = origin
+        self.grant = NOTHING  # what it may do
         self.owed = 0  # acknowledgements that wait for the log
         self.dropped = 0  # frames that it was too slow for
         self.written = 0  # bytes, by a connection, so far

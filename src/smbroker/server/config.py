@@ -105,6 +105,12 @@ class WebConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RightsConfig:
+    rules: str = ""  # the file that says who may do what (--rules); empty: loopback all, others nothing
+    users: str = ""  # the file of users; empty: users.toml in the data directory
+
+
+@dataclass(frozen=True, slots=True)
 class PipelinesConfig:
     directory: str = "pipelines"  # of the pipelines' files (--pipelines)
     builtin: tuple[str, ...] = BUILTIN  # which of the built-in ones run
@@ -125,6 +131,7 @@ class Config:
     typed: TypedConfig = field(default_factory=TypedConfig)
     mqtt: MqttConfig = field(default_factory=MqttConfig)
     web: WebConfig = field(default_factory=WebConfig)
+    rights: RightsConfig = field(default_factory=RightsConfig)
     log: LogSettings = field(default_factory=LogSettings)
     pipelines: PipelinesConfig = field(default_factory=PipelinesConfig)
 

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -31,7 +32,9 @@ from smbroker.log.questions import (
 from smbroker.log.rows import as_text
 from smbroker.model.errors import LogError, Refused
 from smbroker.model.filter import Filter
+from smbroker.model.grant import TRUSTED, Grant
 from smbroker.model.message import Columns, Dialect, Rows
+from smbroker.model.rights import ALL, Action, Identity, Permit, Shown
 from smbroker.server import pipelines
 from smbroker.server.bodies import ArrowBodies
 from smbroker.server.commits import size_of
@@ -47,6 +50,10 @@ from smbroker.server.tcp import Connections
 from smbroker.server.turn import Turn
 
 RELAYED_ONLY = b"$stats/"
+# What the broker tells of itself: whoever may subscribe to the topic may ask for it.
+FIGURES_TOPIC, CLIENTS_TOPIC = b"$SYS/broker/figures", b"$SYS/broker/clients"
+PIPELINES_TOPIC, TABLES_TOPIC = b"$SYS/broker/pipelines", b"$SYS/broker/tables"
+LONGEST_SHOWN = 1_000  # characters of a table's value: what is longer was cut
 NEAR = 1_000  # rows from the log's end within which a stream is fed from memory
 FAR = 5_000  # rows that a stream asks for at once of the reading process
 PACE = 0.02  # seconds between two looks of a stream: it costs the same for one message as for many
@@ -95,6 +102,10 @@ class Desk:
         self._tables.stop()
         self._resting.wake_all()
 
+    def rights_changed(self) -> None:
+        """Streams look whether they may go on."""
+        self._resting.wake_all()
+
     def warn(self, code: str, text: str) -> None:
         self._turn.console.warn(code, text)
         self._turn.begin()
@@ -105,6 +116,36 @@ class Desk:
     def mqtt_connection(self) -> asyncio.Protocol:
         """One that speaks MQTT over the transport that it is given."""
         return self._connections.protocol(Dialect.MQTT)()
+
+    # --- who asks ---
+
+    @property
+    def rights_on(self) -> bool:
+        return self._turn.access.on
+
+    async def enter(self, host: str, certified: str | None, shown: Shown) -> Grant:
+        """Whoever shows nothing is known by its address, or its certificate. Raises Refused."""
+        access = self._turn.access
+        if shown.token and self.knows_token(shown.token):
+            return TRUSTED
+        if not access.on:
+            return access.grant(Dialect.HTTP, host)
+        if shown.user is not None:
+            who = Identity(Dialect.HTTP, host, shown.user)
+            return access.rights.grant(await access.login(who, shown.password))
+        if shown.token:
+            return access.rights.grant(access.by_token(host, shown.token))
+        session = access.by_session(host, shown.session) if shown.session else None
+        return access.rights.grant(session) if session else access.grant(Dialect.HTTP, host, None, certified)
+
+    def begin_session(self, who: Grant) -> str:
+        """What a browser shows from here on. Raises Refused."""
+        if who.identity is None or not who.identity.proof:
+            raise Refused("bad_password", "there are no users here to log in as")
+        return self._turn.access.begin_session(who.identity)
+
+    def end_session(self, session: str) -> None:
+        self._turn.access.end_session(session)
 
     # --- publishing ---
 
@@ -185,9 +226,17 @@ class Desk:
     # --- reading ---
 
     async def messages(
-        self, pattern: Filter | None, start: int | None, since: int | None, before: int | None, limit: int, short: bool
+        self,
+        who: Grant,
+        pattern: Filter | None,
+        start: int | None,
+        since: int | None,
+        before: int | None,
+        limit: int,
+        short: bool,
     ) -> AsyncGenerator[bytes, None]:
-        """Lines of JSON, oldest first; with `before` the last ones before it. Raises LogError."""
+        """Lines of JSON, oldest first; with `before` the last ones before it. Raises LogError, Refused."""
+        _check_replay(who, pattern)
         self._need_log("history")
         with self._one_replay(), self._reading() as reading:
             begin = self.first_offset if start is None else start
@@ -195,40 +244,47 @@ class Desk:
                 begin = max(begin, (await self._asked(Moment(reading, since), Place)).offset)
             end = self._recent.next if before is None else min(before, self._recent.next)
             if before is not None:
-                begin = await self._backwards(reading, pattern, begin, end, limit)
+                begin = await self._backwards(who, reading, pattern, begin, end, limit)
             form = Form.SHORT if short else Form.LINES
-            search: Search | None = Search(reading, begin, end, pattern, limit, form)
+            search: Search | None = Search(reading, begin, end, pattern, limit, form, who.replay())
             while search:
                 found = await self._asked(search, Found)
+                if search.permit != who.replay():  # the rights have changed meanwhile: read this again
+                    search = replace(search, permit=who.replay())
+                    continue
                 if found.data:
                     yield found.data
                 search = search.after(found)
 
-    async def _backwards(self, reading: int, pattern: Filter | None, first: int, end: int, limit: int) -> int:
+    async def _backwards(
+        self, who: Grant, reading: int, pattern: Filter | None, first: int, end: int, limit: int
+    ) -> int:
         """Where the last `limit` messages of [first, end) begin."""
         wanted, size = limit, BACKWARDS
         while end > first and wanted:
             start = max(first, end - size)
-            place = await self._asked(Backwards(reading, start, end, pattern, wanted), Place)
+            place = await self._asked(Backwards(reading, start, end, pattern, wanted, who.replay()), Place)
             wanted -= place.rows
             end, size = (start if wanted else place.offset), min(2 * size, MOST_BACKWARDS)
         return end
 
-    async def follow(self, pattern: Filter | None, start: int | None) -> AsyncGenerator[bytes, None]:
+    async def follow(self, who: Grant, pattern: Filter | None, start: int | None) -> AsyncGenerator[bytes, None]:
         """Server-sent events, an empty piece first and when there was nothing for a while; new ones without `start`.
 
-        Raises LogError: what it is to begin with is gone, or it is overtaken."""
+        Raises LogError: what it is to begin with is gone, or it is overtaken; Refused: it may have nothing of it."""
+        who.check_subscribe(ALL if pattern is None else pattern)
         if start is not None:
+            _check_replay(who, pattern)
             self._need_log("history")
             if start < self.first_offset:
                 raise LogError("gone", f"offset {start} is gone; the first there is is {self.first_offset}")
-        stream = Stream(pattern, self._recent.next if start is None else start)
+        stream = Stream(pattern, self._recent.next if start is None else start, who, self._recent.next)
         self._count_streams(1)
         self._resting.add(stream, self._recent)
         try:
             with self._reading() as reading:
                 yield b""
-                while self.open:
+                while self.open and not who.nothing:
                     if stream.cursor >= self._recent.next:
                         if not await self._resting.rest(stream, SILENCE):
                             yield b""
@@ -250,14 +306,17 @@ class Desk:
             return data
         if not self._store:
             raise LogError("overtaken", "the reader is too slow, and without the log (--no-log) there is no history")
+        permit, until = stream.permit()
+        end = until or recent.next
         try:
-            found = await self._asked(
-                Search(reading, stream.cursor, recent.next, stream.pattern, FAR, Form.EVENTS), Found
-            )
+            search = Search(reading, stream.cursor, end, stream.pattern, FAR, Form.EVENTS, permit)
+            found = await self._asked(search, Found)
         except _Damaged as error:
             self._turn.stats.dropped["log_damaged"] += 1
             stream.cursor = error.next
             return f"event: gap\ndata: {as_text({'text': error.text, 'next': error.next})}\n\n".encode()
+        if stream.permit()[0] != permit:  # the rights have changed meanwhile: read this again
+            return b""
         stream.cursor = found.next
         delivered[Dialect.HTTP] += found.rows
         return found.data
@@ -265,15 +324,16 @@ class Desk:
     # --- topics ---
 
     async def topics(
-        self, search: str, since: int, most: int, characters: int, busiest: bool = False
+        self, who: Grant, search: str, since: int, most: int, characters: int, busiest: bool = False
     ) -> AsyncGenerator[bytes, None]:
-        """The items of a JSON list. Waits a little for the census, if it is behind."""
+        """The items of a JSON list. Waits a little for the census, if it is behind. Raises Refused, LogError."""
+        _check_replay(who, None)
         self._need_log("list of topics")
         with self._reading() as reading:
             deadline, through = time.monotonic() + PATIENCE, self._recent.next
             while await self._advance_census(reading, through) < through and time.monotonic() < deadline:
                 pass
-            roll: Roll | None = Roll(reading, Wanted(search, since, most, characters, busiest))
+            roll: Roll | None = Roll(reading, Wanted(search, since, most, characters, busiest, who.replay()))
             while roll:
                 found = await self._asked(roll, Found)
                 yield found.data
@@ -300,43 +360,63 @@ class Desk:
 
     # --- figures ---
 
-    async def stats(self) -> dict[str, Any]:
+    async def stats(self, who: Grant) -> dict[str, Any]:
+        who.check(Action.SUBSCRIBE, FIGURES_TOPIC)
         return await self._figures.all(self._streams)
 
-    async def clients(self, dialect: str | None, most: int) -> dict[str, Any]:
+    async def clients(self, who: Grant, dialect: str | None, most: int) -> dict[str, Any]:
+        who.check(Action.SUBSCRIBE, CLIENTS_TOPIC)
         return await self._figures.clients(dialect, most)
 
-    async def pipelines(self) -> dict[str, Any]:
+    async def pipelines(self, who: Grant) -> dict[str, Any]:
+        who.check(Action.SUBSCRIBE, PIPELINES_TOPIC)
+        return await self._pipelines()
+
+    async def _pipelines(self) -> dict[str, Any]:
         return await asyncio.get_running_loop().run_in_executor(None, pipelines.status, Path(self._config.data))
 
-    async def tables(self) -> dict[str, Any]:
+    async def tables(self, who: Grant) -> dict[str, Any]:
+        if not who.replays_all:
+            who.check(Action.SUBSCRIBE, TABLES_TOPIC)
         return await self._tables.all()
 
-    async def table(self, name: str, most: int, topic: str | None) -> dict[str, Any]:
-        return await self._tables.rows(name, most, topic)
+    async def table(self, who: Grant, name: str, most: int, topic: str | None) -> dict[str, Any]:
+        """Whoever may not replay everything sees those rows that tell their topic, if he may replay that."""
+        _check_replay(who, None)
+        found = await self._tables.rows(name, most, topic)
+        if not who.replays_all:
+            found = {**found, "rows": [row for row in found["rows"] if _may_see(who, row)]}
+        return found
 
-    async def health(self) -> tuple[bool, dict[str, Any]]:
+    async def health(self, who: Grant) -> tuple[bool, dict[str, Any]]:
         failed = self._store.commits.failed if self._store else None
         log = "off" if not self._store else failed.text if failed else "ok"
         status = "stopping" if self._closing else "log" if failed else "ok"
-        return status == "ok", {"status": status, "log": log, "pipelines": pipelines.summary(await self.pipelines())}
+        if who.limited and not who.subscribes[FIGURES_TOPIC]:
+            return status == "ok", {"status": status}
+        return status == "ok", {"status": status, "log": log, "pipelines": pipelines.summary(await self._pipelines())}
 
-    async def live(self, pattern: Filter | None, tail: bool) -> AsyncGenerator[bytes, None]:
+    async def live(self, who: Grant, pattern: Filter | None, tail: bool) -> AsyncGenerator[bytes, None]:
         """Server-sent events for a page: `figures` once a second, and with `tail` a sample of `messages`."""
         if self._live >= MAX_LIVE:
             raise Refused("too_many_streams", f"there are {MAX_LIVE} pages open already")
+        if tail:
+            who.check_subscribe(ALL if pattern is None else pattern)
+        else:
+            who.check(Action.SUBSCRIBE, FIGURES_TOPIC)
         self._live += 1
         self._count_streams(1)
         try:
-            sampler = Sampler(pattern, self._recent.next, kept=self._store is not None)
+            sampler = Sampler(pattern, self._recent.next, who, kept=self._store is not None)
             for tick in count():
                 if tick % FIGURES == 0:
-                    yield _event("figures", await self.stats())
+                    shown = not who.limited or who.subscribes[FIGURES_TOPIC]
+                    yield _event("figures", await self.stats(who)) if shown else b""
                 sample = sampler.take(self._recent) if tail else None
                 if sample and (sample.seen or sample.skipped):
                     yield _event("messages", sample.told)
                 await asyncio.sleep(TICK)
-                if self._closing:
+                if self._closing or who.nothing:
                     return
         finally:
             self._count_streams(-1)
@@ -400,6 +480,23 @@ class Desk:
             raise _Damaged(answer) if answer.code == "damaged" else LogError(answer.code, answer.text)
         assert isinstance(answer, kind)
         return answer
+
+
+def _check_replay(who: Grant, pattern: Filter | None) -> None:
+    """Raises Refused if nothing of it could be shown."""
+    permit = who.replay()
+    if permit is not None and not permit.meets(ALL if pattern is None else pattern) and not _dollars(permit, pattern):
+        raise Refused("not_allowed", "not allowed to replay this")
+
+
+def _dollars(permit: Permit, pattern: Filter | None) -> bool:
+    """Without a filter everything is meant, also what begins with `$`, which no wildcard covers."""
+    return pattern is None and bool(permit.allow)
+
+
+def _may_see(who: Grant, row: dict[str, Any]) -> bool:
+    topic = row.get("topic")
+    return isinstance(topic, str) and len(topic) < LONGEST_SHOWN and who.replays[topic.encode("utf-8", "replace")]
 
 
 class _Damaged(LogError):

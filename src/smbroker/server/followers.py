@@ -46,7 +46,7 @@ class Mode(Enum):
 
 
 class Follower:
-    __slots__ = ("cursor", "going_on", "marks", "mode", "reading", "safe", "session", "starts")
+    __slots__ = ("cursor", "going_on", "marks", "mode", "reading", "safe", "seam", "session", "starts")
 
     def __init__(self, session: Session, reading: int, cursor: int) -> None:
         self.session = session
@@ -56,6 +56,7 @@ class Follower:
         self.marks: deque[tuple[int, int]] = deque()  # once so many bytes have left: everything before an offset has
         self.starts: dict[Topic, int] = {}  # topics, each with the first offset that is meant
         self.going_on: Request | None = None  # the question that goes on with the last answer
+        self.seam = 0  # what is before it is history, which needs a right of its own
         self.mode = Mode.AWAY
 
     def has_left(self, sent: int) -> None:
@@ -92,6 +93,11 @@ class Followers:
         mine = self._of.setdefault(session, {})
         if session.dialect is Dialect.PADDED:
             follower = mine[topic] = Follower(session, self._history.new_reading(), self._commits.first_offset)
+            follower.seam = self._commits.recent.next
+            if session.grant.limited and not session.grant.replays[topic]:
+                follower.starts[topic] = PENDING
+                self._commits.after(lambda: self._begin(follower, topic))
+                return
             follower.starts[topic] = 0
             self._wake(follower)
         else:
@@ -204,7 +210,8 @@ class Followers:
         if all(start == PENDING for start in follower.starts.values()):
             follower.cursor = follower.safe = now
         follower.starts[topic] = now
-        self.moved(session, topic, now)
+        if session.lasting:
+            self.moved(session, topic, now)
         if follower.mode is Mode.LIVE:
             self._delivery.add(exact(topic), session)
         elif follower.mode is Mode.AWAY and session.outbox is not None:
@@ -280,6 +287,11 @@ class Followers:
             for row, (offset, topic) in enumerate(zip(offsets, columns.topics, strict=True))
             if offset >= cursor and offset >= starts.get(topic, PENDING)
         ]
+        grant, seam = follower.session.grant, follower.seam
+        if grant.limited:
+            topics = columns.topics
+            rows = [row for row in rows if grant.subscribes[topics[row]]]
+            rows = [row for row in rows if offsets[row] >= seam or grant.replays[topics[row]]]
         client = follower.session.outbox
         if not rows or not isinstance(client, Client):
             return 0

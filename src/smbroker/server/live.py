@@ -11,6 +11,7 @@ from typing import Any
 
 from smbroker.log.rows import shortened
 from smbroker.model.filter import Filter, matches
+from smbroker.model.grant import Grant
 from smbroker.model.message import Columns
 from smbroker.model.topic import Topic
 from smbroker.server.recent import Recent
@@ -35,8 +36,9 @@ class Sample:
 
 
 class Sampler:
-    def __init__(self, pattern: Filter | None, cursor: int, *, kept: bool) -> None:
+    def __init__(self, pattern: Filter | None, cursor: int, grant: Grant, *, kept: bool) -> None:
         """Without a log (`kept`) messages have no offset."""
+        self._grant = grant
         self._pattern = pattern
         self._cursor = cursor
         self._kept = kept
@@ -49,7 +51,7 @@ class Sampler:
         seen, last = 0, deque[tuple[int, Columns, int]](maxlen=MOST)
         for base, columns in recent.since(start):
             rows: Sequence[int] = range(max(start - base, 0), len(columns))
-            if self._pattern is not None:
+            if self._pattern is not None or self._grant.limited:
                 rows = [row for row in rows if self._wants(columns.topics[row])]
             seen += len(rows)
             last.extend((base, columns, row) for row in rows[-MOST:])
@@ -61,8 +63,8 @@ class Sampler:
         if known is None:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-            known = self._known[topic] = matches(self._pattern or (), topic)
-        return known
+            known = self._known[topic] = self._pattern is None or matches(self._pattern, topic)
+        return known and (not self._grant.limited or self._grant.subscribes[topic])
 
     def _shown(self, base: int, columns: Columns, row: int) -> dict[str, Any]:
         origin = columns.origins[row]

@@ -13,7 +13,9 @@ from smbroker.core.router import Router
 from smbroker.log.questions import Form
 from smbroker.log.rows import formed, message
 from smbroker.model.filter import Filter, matches
+from smbroker.model.grant import Grant
 from smbroker.model.message import Columns
+from smbroker.model.rights import Permit
 from smbroker.model.topic import Topic
 from smbroker.server.recent import Recent
 
@@ -23,9 +25,12 @@ MAX_KNOWN = 10_000  # topics that a stream remembers to want or not
 
 
 class Stream:
-    def __init__(self, pattern: Filter | None, cursor: int) -> None:
+    def __init__(self, pattern: Filter | None, cursor: int, grant: Grant, seam: int = 0) -> None:
+        """What is before the `seam` is history, which needs a right of its own."""
         self.pattern = pattern  # None: everything
         self.cursor = cursor
+        self.grant = grant
+        self.seam = seam
         self.rests = False
         self.news = asyncio.Event()
         self._known: dict[Topic, bool] = {}
@@ -34,11 +39,21 @@ class Stream:
         """The next messages that it wants, as so many events; without a log (`kept`) they have no offset."""
         events: list[bytes] = []
         for base, columns, row in self._ahead(recent):
-            if self._wants(columns.topics[row]):
+            if self._wants(columns.topics[row]) and self._may_have(columns.topics[row], base + row):
                 events.append(_event(base + row if kept else None, columns, row))
                 if len(events) == STEP:
                     break
         return len(events), b"".join(events)
+
+    def _may_have(self, topic: Topic, offset: int) -> bool:
+        grant = self.grant
+        return not grant.limited or (grant.replays if offset < self.seam else grant.subscribes)[topic]
+
+    def permit(self) -> tuple[Permit | None, int]:
+        """What it may have from the log (None: all), and up to which offset that holds; 0: to the end."""
+        if not self.grant.limited:
+            return None, 0
+        return (self.grant.replay(), self.seam) if self.cursor < self.seam else (self.grant.subscribes.permit, 0)
 
     def _ahead(self, recent: Recent) -> Iterator[tuple[int, Columns, int]]:
         """The rows from the cursor on, which moves with them."""

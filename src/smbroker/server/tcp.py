@@ -13,6 +13,7 @@ from smbroker.dialects import padded, typed
 from smbroker.model.commands import Alive, Command
 from smbroker.model.errors import ProtocolError, Refused
 from smbroker.model.message import Dialect, Origin
+from smbroker.server.access import certified
 from smbroker.server.client import Client
 from smbroker.server.config import Config
 from smbroker.server.detect import stream_dialect
@@ -58,6 +59,11 @@ class Connections:
         self.held = 0  # bytes of unfinished input
         self.watch = StallWatch(self.loop, self.open, limits.stall_timeout)
 
+    def rights_changed(self) -> None:
+        """Whoever may do nothing any more has to leave."""
+        for connection in list(self.open):
+            connection.rights_changed()
+
     def protocol(self, dialect: Dialect | None) -> "Callable[[], asyncio.Protocol]":
         if dialect is Dialect.MQTT:
             return lambda: MqttConnection(self, self.mqtt)
@@ -81,7 +87,7 @@ class Connections:
 class Connection(Client, asyncio.Protocol):
     __slots__ = (
         "_closing", "_decoder", "_dialect", "_ended", "_follows", "_full", "_given", "_head", "_held", "_keep_alive",
-        "_left", "_pace", "_shared", "_timer", "_transport", "received",
+        "_left", "_pace", "_shared", "_timer", "_transport", "_user", "received",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -108,6 +114,7 @@ class Connection(Client, asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=FULL, low=0)
         host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
         super().__init__(Origin(self._dialect or Dialect.TYPED, host, port))
+        self._user = certified(transport)
         if not host:  # reset before it was accepted
             self.abort()
             return
@@ -120,7 +127,10 @@ class Connection(Client, asyncio.Protocol):
         keep_alive(sock)
         self._timer = self._shared.loop.call_later(self._shared.config.tcp.first_timeout, self._first_due)
         if self._dialect is not None:
-            self._speak(self._dialect)
+            try:
+                self._speak(self._dialect)
+            except ProtocolError as error:
+                self._fail(error)
 
     def _first_due(self) -> None:
         self._timer = None
@@ -249,6 +259,10 @@ class Connection(Client, asyncio.Protocol):
         self._ended = self._closing = True
         self._transport.abort()
 
+    def rights_changed(self) -> None:
+        if self.grant.nothing and (self.session or self.origin.dialect is Dialect.PADDED):
+            self._fail(ProtocolError("not_allowed", "disconnected: it may do nothing any more"))
+
     def _fail(self, error: ProtocolError, *, abort: bool = False) -> None:
         self._shared.turn.reject(self, error)
         self._shared.turn.begin()
@@ -284,6 +298,9 @@ class Connection(Client, asyncio.Protocol):
     def _speak(self, dialect: Dialect) -> None:
         if self.origin.dialect is not dialect:
             self.origin = Origin(dialect, self.origin.host, self.origin.port)
+        self.grant = self._shared.turn.access.grant(dialect, self.origin.host, None, self._user)
+        if self.grant.nothing and dialect is Dialect.PADDED:  # a typed client may have rights by its id
+            raise ProtocolError("not_allowed", "nothing is allowed from this address")
         self._decoder = DECODERS[dialect](self._shared.config)
         if dialect is Dialect.PADDED:
             if self._timer:

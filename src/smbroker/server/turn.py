@@ -35,6 +35,7 @@ from smbroker.model.framing import FramerOf
 from smbroker.model.message import Columns, Dialect, Extra, Kind
 from smbroker.model.stats import Stats
 from smbroker.model.topic import Topic
+from smbroker.server.access import Access
 from smbroker.server.client import Client
 from smbroker.server.commits import Ack, Commits, Told
 from smbroker.server.config import Config
@@ -59,8 +60,9 @@ CONSOLE_RETRY = 0.1  # seconds until a console that would have blocked is tried 
 
 
 class Turn:
-    def __init__(self, loop: AbstractEventLoop, config: Config, console: Console) -> None:
+    def __init__(self, loop: AbstractEventLoop, config: Config, console: Console, access: Access | None = None) -> None:
         self.loop = loop
+        self.access = access or Access(config)
         self._config = config
         self._max_payload = config.max_payload
         self.console = console
@@ -99,6 +101,12 @@ class Turn:
         self.followers = Followers(self.committed, self.commits, history, self.console, self.later)
         self.sessions = Sessions(self.delivery, self.followers, _limits(self._config))
         return self.followers
+
+    def rights_changed(self) -> None:
+        """From here on the new ones count, also for what was just received."""
+        self.delivery.forget_routes()
+        self.committed.forget_routes()
+        self.begin()
 
     @property
     def behind(self) -> bool:
@@ -142,12 +150,21 @@ class Turn:
         self._append(client, message)
 
     def _check(self, client: Client, message: Publish) -> None:
-        _, payload, _, ack = message
+        topic, payload, _, ack = message
+        grant = client.grant
+        if grant.limited and not grant.publishes[topic]:
+            self._refuse(client, "not allowed to publish to this topic")
         if len(payload) > self._max_payload:
             most = self._max_payload
             raise Refused("payload_too_long", f"payload of {len(payload)} bytes, at most {most} (max_payload)")
         if ack:
             self._check_log(client)
+
+    @staticmethod
+    def _refuse(client: Client, text: str) -> None:
+        """A padded client would wait for its PubAck: its connection ends instead."""
+        refused = ProtocolError if client.origin.dialect is Dialect.PADDED else Refused
+        raise refused("not_allowed", text)
 
     def _append(self, client: Client, message: Publish) -> None:
         topic, payload, kind, ack = message
@@ -333,6 +350,7 @@ class Turn:
         self.begin()
 
     def _subscribe(self, client: Client, command: Subscribe) -> None:
+        client.grant.check_subscribe(command.filter)
         self.settle()
         is_semicolon = client.origin.dialect is Dialect.SEMICOLON
         if is_semicolon and self.drop_semicolon:
@@ -342,6 +360,7 @@ class Turn:
         if session is None:
             session = client.new_session()
             session.outbox = client
+        session.grant = client.grant
         new = self.sessions.subscribe(session, command.filter, command.keep)
         client.session = session
         if self.commits is None and (command.keep or session.dialect is Dialect.PADDED):
@@ -384,17 +403,22 @@ class Turn:
             self.console.note(f"Current Subscribers: {count}/{self._config.semicolon.max_subscribers}")
 
     def _identify(self, client: Client, command: Identify) -> None:
+        name = printable(command.client.encode())
+        origin, who = client.origin, client.grant.user
+        client.grant = self.access.grant(origin.dialect, origin.host, command.client, who)
+        if client.grant.nothing:
+            raise ProtocolError("not_allowed", f"the client {name} may do nothing here")
         try:
             session = self.sessions.typed(command.client)
         except Refused as error:  # nothing can follow on a connection without an id
             raise ProtocolError(error.code, error.text) from error
-        name = printable(command.client.encode())
         if session.outbox is not None:
             self.console.say(f"Client {name} already connected.")
             client.close()
             return
         self.settle()
         client.session = session
+        session.grant = client.grant
         self.sessions.attach(session, client)
         self.console.say(f"New client {name} connected from {client.origin.source}.")
 

@@ -45,6 +45,7 @@ class Peer(Client):
 
     def __init__(self, listener: "UdpListener", dialect: Dialect, address: Address, lease: float) -> None:
         super().__init__(Origin(dialect, *address))
+        self.grant = listener.access.grant(dialect, address[0])
         self.listener = listener
         self.address = address
         self.lease = lease  # seconds; 0 none
@@ -119,6 +120,7 @@ class UdpListener:
         self.name = name
         self._loop = loop = turn.loop
         self._turn = turn
+        self.access = turn.access
         self._config = config
         self._sock = sock
         self._receiver = receiver(sock)
@@ -155,8 +157,10 @@ class UdpListener:
         if peer.session is None:
             peer.session = peer.new_session()
             peer.session.outbox = peer
+            peer.session.grant = peer.grant
         for pattern in filters:
             try:
+                peer.grant.check_subscribe(pattern)
                 self._turn.sessions.subscribe(peer.session, pattern)
             except Refused as error:  # it has asked for nothing now, so it gets no answer
                 self._turn.stats.dropped[error.code] += 1

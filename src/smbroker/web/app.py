@@ -11,8 +11,10 @@ from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from smbroker.model.errors import Refused, SmbError
+from smbroker.model.grant import NOTHING
 from smbroker.web import errors, guard, mqtt
 from smbroker.web.desk import Desk, Settings
+from smbroker.web.entry import Entry, enter
 from smbroker.web.page import Page
 from smbroker.web.publish import PREFIX, Publishing
 from smbroker.web.reading import Reading
@@ -30,6 +32,8 @@ HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 )
+
+OPEN = ("/v1/login", "/v1/logout")  # for whoever is not known yet
 
 Call = Callable[[Request], Awaitable[Response]]
 
@@ -55,7 +59,7 @@ class TopicRoute(BaseRoute):
 class App:
     def __init__(self, desk: Desk, settings: Settings) -> None:
         publishing, reading = Publishing(desk, settings), Reading(desk, settings)
-        batches, page = Batches(desk, settings), Page()
+        batches, page, entry = Batches(desk, settings), Page(), Entry(desk)
         self.desk = desk
         self.settings = settings
         self._router = Router(
@@ -74,6 +78,9 @@ class App:
                 Route("/v1/tables/{name}", reading.table),
                 Route("/v1/stats", reading.stats),
                 Route("/v1/live", reading.live),
+                Route("/v1/login", entry.login, methods=["POST"]),
+                Route("/v1/logout", entry.logout, methods=["POST"]),
+                Route("/v1/session", entry.session),
                 Route("/health", reading.health),
                 Route("/metrics", reading.metrics),
                 Route("/mqtt", self._mqtt),
@@ -92,10 +99,14 @@ class App:
         answering = _Answering(send)
         body = _Body(receive)
         try:
-            guard.check(Headers(scope=scope), scope["server"][0], self.settings.hosts)
+            headers = Headers(scope=scope)
+            guard.check(headers, scope["server"][0], self.settings.hosts)
+            scope["smb.grant"] = NOTHING
+            if scope["path"] not in OPEN:
+                scope["smb.grant"] = await enter(self.desk, scope, headers, transport)
             await self._router(scope, body, answering)
         except (SmbError, HTTPException) as error:
-            response = self._refused(error)
+            response = self._refused(error, scope)
             if answering.begun:
                 scope["smb.abort"]()  # the answer is cut short, and the reader must see that
             else:
@@ -111,13 +122,18 @@ class App:
         mqtt.agreed(request.headers)
         raise Refused("too_many_streams", "there are too many connections (web.max_connections), or the broker stops")
 
-    def _refused(self, error: SmbError | HTTPException) -> Response:
+    def _refused(self, error: SmbError | HTTPException, scope: Scope) -> Response:
         if isinstance(error, HTTPException):
             code = "not_found" if error.status_code == 404 else "method_not_allowed"
             return errors.failure(error.status_code, code, error.detail)
         if isinstance(error, Refused):
             self.desk.refused(error.code)
-        return errors.answer(error)
+        response = errors.answer(error)
+        if error.code == "not_allowed" and self.desk.rights_on and not scope["smb.grant"].user:
+            response.status_code = 401
+        if response.status_code == 401:  # not Basic: browsers would ask for a password themselves, over the page
+            response.headers["www-authenticate"] = 'Bearer realm="smb"'
+        return response
 
     async def _tell(self, response: Response, scope: Scope, body: "_Body", send: Send) -> None:
         """If the body has not come yet the connection ends, but not before the client can have read why."""

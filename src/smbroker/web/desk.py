@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from smbroker.model.filter import Filter
+from smbroker.model.grant import Grant
 from smbroker.model.message import Columns, Rows
+from smbroker.model.rights import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,18 @@ class Desk(Protocol):
     @property
     def next_offset(self) -> int: ...
 
+    @property
+    def rights_on(self) -> bool:
+        """Whether there are rules, and so users."""
+
+    async def enter(self, host: str, certified: str | None, shown: Shown) -> Grant:
+        """What whoever asks may do: by what is shown, else by certificate or address. Raises Refused."""
+
+    def begin_session(self, who: Grant) -> str:
+        """What a browser shows from here on. Raises Refused."""
+
+    def end_session(self, session: str) -> None: ...
+
     async def publish(self, columns: Columns) -> int | None:
         """The first offset, once all is on disk; None without a log. Raises LogError."""
 
@@ -65,38 +79,45 @@ class Desk(Protocol):
         """The messages of an Arrow stream, some at a time. Raises Refused."""
 
     def messages(
-        self, pattern: Filter | None, start: int | None, since: int | None, before: int | None, limit: int, short: bool
+        self,
+        who: Grant,
+        pattern: Filter | None,
+        start: int | None,
+        since: int | None,
+        before: int | None,
+        limit: int,
+        short: bool,
     ) -> AsyncGenerator[bytes, None]:
         """Lines of JSON; `short`: with the beginnings of payloads. Raises LogError."""
 
-    def follow(self, pattern: Filter | None, start: int | None) -> AsyncGenerator[bytes, None]:
+    def follow(self, who: Grant, pattern: Filter | None, start: int | None) -> AsyncGenerator[bytes, None]:
         """Server-sent events; an empty piece first, and after silence. Raises LogError."""
 
     def topics(
-        self, search: str, since: int, most: int, characters: int, busiest: bool = False
+        self, who: Grant, search: str, since: int, most: int, characters: int, busiest: bool = False
     ) -> AsyncGenerator[bytes, None]:
         """The items of a JSON list: topics that hold `search`, with a message at `since` or later. Raises LogError."""
 
     def start(self) -> None:
         """From here on someone may ask."""
 
-    async def stats(self) -> dict[str, Any]: ...
+    async def stats(self, who: Grant) -> dict[str, Any]: ...
 
-    async def clients(self, dialect: str | None, most: int) -> dict[str, Any]:
+    async def clients(self, who: Grant, dialect: str | None, most: int) -> dict[str, Any]:
         """`most` of them, those that are the furthest behind."""
 
-    async def pipelines(self) -> dict[str, Any]: ...
+    async def pipelines(self, who: Grant) -> dict[str, Any]: ...
 
-    async def tables(self) -> dict[str, Any]:
+    async def tables(self, who: Grant) -> dict[str, Any]:
         """Raises Refused."""
 
-    async def table(self, name: str, most: int, topic: str | None) -> dict[str, Any]:
+    async def table(self, who: Grant, name: str, most: int, topic: str | None) -> dict[str, Any]:
         """The last rows; with `topic` of that topic. Raises Refused."""
 
-    def live(self, pattern: Filter | None, tail: bool) -> AsyncGenerator[bytes, None]:
+    def live(self, who: Grant, pattern: Filter | None, tail: bool) -> AsyncGenerator[bytes, None]:
         """Server-sent events at a bounded rate: figures, and with `tail` a sample of messages. Raises Refused."""
 
-    async def health(self) -> tuple[bool, dict[str, Any]]:
+    async def health(self, who: Grant) -> tuple[bool, dict[str, Any]]:
         """Whether all is well, and what to say."""
 
     def mqtt_connection(self) -> asyncio.Protocol:

@@ -7,6 +7,10 @@ from smbroker.model.errors import LogError, SmbError
 BY_CODE = {
     "bad_host": 400,
     "bad_origin": 403,
+    "not_allowed": 403,
+    "bad_password": 401,
+    "too_many_logins": 429,
+    "login_busy": 503,
     "not_found": 404,
     "gone": 404,
     "no_table": 404,

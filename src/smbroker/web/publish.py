@@ -23,6 +23,7 @@ from smbroker.model.message import Columns, Dialect, Kind, Origin, Rows
 from smbroker.model.topic import published_topic
 from smbroker.web.body import Bodies
 from smbroker.web.desk import Desk, Settings
+from smbroker.web.entry import checked_by, grant_of
 from smbroker.web.gather import RETAINED, Gathering
 
 PREFIX = b"/v1/publish/"
@@ -43,9 +44,12 @@ class Publishing:
 
     async def one(self, request: Request) -> Response:
         topic = published_topic(unquote_to_bytes(request.scope["raw_path"][len(PREFIX) :]))
+        who = grant_of(request)
+        who.check_publish(topic)
         retain = flag(request, "retain")
         most = min(self._settings.max_payload, self._settings.max_body)
         async with self._bodies.read(request, most, self._settings.max_body) as body:
+            who.check_publish(topic)  # it may have taken long to come
             columns = Columns(0, [topic], [body], [Kind.BYTES], [ORIGIN], {0: RETAINED} if retain else {})
             return JSONResponse({"offset": await self._desk.publish(columns)})
 
@@ -54,9 +58,10 @@ class Publishing:
         if kind not in (LINES, ARROW):
             raise Refused("bad_type", f"the content type must be {LINES} or {ARROW}")
         most = self._settings.max_body
+        check = checked_by(grant_of(request), published_topic)
         async with self._bodies.read(request, most, most) as body:
             async with aclosing(_lines(body) if kind == LINES else self._desk.arrow_rows(body, most)) as parts:
-                columns = await Gathering(ORIGIN, published_topic, self._settings.max_payload).all(parts, most)
+                columns = await Gathering(ORIGIN, check, self._settings.max_payload).all(parts, most)
             if not columns.topics:
                 return JSONResponse({"first_offset": None, "count": 0})
             return JSONResponse({"first_offset": await self._desk.publish(columns), "count": len(columns)})

@@ -16,6 +16,7 @@ from smbroker.model.errors import Refused
 from smbroker.model.filter import Filter, exact, parse
 from smbroker.model.topic import checked_topic
 from smbroker.web.desk import Desk, Settings
+from smbroker.web.entry import grant_of
 from smbroker.web.publish import flag
 
 LIMIT, MOST = 1_000, 100_000  # messages of one answer
@@ -38,7 +39,8 @@ class Reading:
         limit = _limit(request, LIMIT)
         before = _offset(request.query_params.get("before"), "before", self._desk)
         start = _offset(request.query_params.get("from"), "from", self._desk)
-        pieces = self._desk.messages(_filter(request), start, _time(request), before, limit, flag(request, "short"))
+        who, short = grant_of(request), flag(request, "short")
+        pieces = self._desk.messages(who, _filter(request), start, _time(request), before, limit, short)
         return await Stream.begun(pieces, "application/x-ndjson")
 
     async def subscribe(self, request: Request) -> Response:
@@ -47,12 +49,12 @@ class Reading:
         start = _offset(request.query_params.get("from"), "from", self._desk)
         if last:
             start = _whole(last, "Last-Event-ID") + 1
-        pieces = self._desk.follow(_filter(request), start)
+        pieces = self._desk.follow(grant_of(request), _filter(request), start)
         return await EventStream.begun(pieces, "text/event-stream")
 
     async def live(self, request: Request) -> Response:
         self._check_streams()
-        pieces = self._desk.live(_filter(request), flag(request, "tail"))
+        pieces = self._desk.live(grant_of(request), _filter(request), flag(request, "tail"))
         return await EventStream.begun(pieces, "text/event-stream")
 
     def _check_streams(self) -> None:
@@ -66,38 +68,41 @@ class Reading:
         order = request.query_params.get("order", "name")
         if order not in ORDERS:
             raise Refused("bad_query", f"order must be one of {', '.join(ORDERS)}")
-        pieces = self._desk.topics(search, since, _limit(request, MOST), characters, order == "count")
+        who, most = grant_of(request), _limit(request, MOST)
+        pieces = self._desk.topics(who, search, since, most, characters, order == "count")
         return await ListStream.begun(pieces, "application/json")
 
     async def clients(self, request: Request) -> Response:
-        return JSONResponse(await self._desk.clients(request.query_params.get("dialect"), _limit(request, LIMIT)))
+        dialect, most = request.query_params.get("dialect"), _limit(request, LIMIT)
+        return JSONResponse(await self._desk.clients(grant_of(request), dialect, most))
 
-    async def pipelines(self, _request: Request) -> Response:
-        return JSONResponse(await self._desk.pipelines())
+    async def pipelines(self, request: Request) -> Response:
+        return JSONResponse(await self._desk.pipelines(grant_of(request)))
 
-    async def tables(self, _request: Request) -> Response:
-        return JSONResponse(await self._desk.tables())
+    async def tables(self, request: Request) -> Response:
+        return JSONResponse(await self._desk.tables(grant_of(request)))
 
     async def table(self, request: Request) -> Response:
         most, topic = min(_limit(request, ROWS), MOST_ROWS), request.query_params.get("topic")
-        return JSONResponse(await self._desk.table(request.path_params["name"], most, topic))
+        return JSONResponse(await self._desk.table(grant_of(request), request.path_params["name"], most, topic))
 
-    async def stats(self, _request: Request) -> Response:
-        return JSONResponse(await self._desk.stats())
+    async def stats(self, request: Request) -> Response:
+        return JSONResponse(await self._desk.stats(grant_of(request)))
 
-    async def metrics(self, _request: Request) -> Response:
+    async def metrics(self, request: Request) -> Response:
+        who = grant_of(request)
         if self._metrics is None:
             load = partial(importlib.import_module, "smbroker.web.metrics")
             self._metrics = await asyncio.get_running_loop().run_in_executor(None, load)
-        figures = await self._desk.stats() | {"pipelines": await self._desk.pipelines(), "topics": []}
+        figures = await self._desk.stats(who) | {"pipelines": await self._desk.pipelines(who), "topics": []}
         most = self._settings.metric_topics
         if most and figures["log"]:
-            pieces = [piece async for piece in self._desk.topics("", 0, most, 0, busiest=True)]
+            pieces = [piece async for piece in self._desk.topics(who, "", 0, most, 0, busiest=True)]
             figures["topics"] = json.loads(b"[" + b"".join(pieces) + b"]")
         return Response(self._metrics.text(figures), media_type=self._metrics.TYPE)
 
-    async def health(self, _request: Request) -> Response:
-        well, said = await self._desk.health()
+    async def health(self, request: Request) -> Response:
+        well, said = await self._desk.health(grant_of(request))
         return JSONResponse(said, 200 if well else 503)
 
 

@@ -30,6 +30,7 @@ from smbroker.dialects.mqtt.packets import (
 )
 from smbroker.dialects.mqtt.reasons import (
     BAD_AUTHENTICATION_METHOD,
+    BAD_USER_OR_PASSWORD,
     CLIENT_ID_NOT_VALID,
     DISCONNECT_WITH_WILL,
     IMPLEMENTATION,
@@ -41,15 +42,19 @@ from smbroker.dialects.mqtt.reasons import (
     QUOTA_EXCEEDED,
     RECEIVE_MAXIMUM_EXCEEDED,
     RETURN_CODES,
+    SERVER_BUSY,
     SERVER_SHUTTING_DOWN,
     TOPIC_ALIAS_INVALID,
     UNSPECIFIED,
     UNSUPPORTED_VERSION,
 )
-from smbroker.model.errors import ProtocolError, Refused
+from smbroker.model.errors import ProtocolError, Refused, SmbError
 from smbroker.model.message import Dialect, Extra, Kind, Origin
+from smbroker.model.rights import Identity
 from smbroker.model.topic import Topic
+from smbroker.server.access import certified
 from smbroker.server.client import Client
+from smbroker.server.console import printable
 from smbroker.server.mqtt.retaining import Retaining
 from smbroker.server.mqtt.service import Mqtt
 from smbroker.server.mqtt.session import MqttSession
@@ -71,7 +76,7 @@ HEAD_ROOM = 65_535 + 4_096  # what a packet may have besides its payload: topic,
 class MqttConnection(Client, asyncio.Protocol):
     __slots__ = (
         "_aliases", "_closing", "_decoder", "_full", "_heard", "_held", "_keep_alive", "_later", "_pace", "_shared",
-        "_timer", "_transport", "_unsure", "_will", "mqtt", "received", "under_way", "version",
+        "_timer", "_transport", "_unsure", "_user", "_will", "mqtt", "received", "under_way", "version",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -102,6 +107,7 @@ class MqttConnection(Client, asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=FULL, low=0)
         host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
         super().__init__(Origin(Dialect.MQTT, host, port))
+        self._user = certified(transport)
         shared = self._shared
         if not host:  # reset before it was accepted
             self.abort()
@@ -338,6 +344,12 @@ class MqttConnection(Client, asyncio.Protocol):
         self._gone(self._will)
         self._shut()
 
+    def rights_changed(self) -> None:
+        """Whoever may do nothing any more has to leave."""
+        if self.session and self.grant.nothing:
+            self.mqtt.turn.stats.ended["not_allowed"] += 1
+            self.end(NOT_AUTHORIZED, "nothing is allowed any more")
+
     def _say(self, packet: Any) -> None:
         self.mqtt.turn.delivery.put(self, packet.encode(self.version))
 
@@ -361,19 +373,58 @@ class MqttConnection(Client, asyncio.Protocol):
     def _connect(self, packet: Connect) -> None:
         version = packet.version
         if packet.properties.get(f.AUTHENTICATION_METHOD) is not None:
-            self._deny(version, BAD_AUTHENTICATION_METHOD, "no extended authentication here")
+            self._deny(version, BAD_AUTHENTICATION_METHOD, Refused("mqtt_refused", "no extended authentication here"))
             return
         assigned = ""
         if not packet.client:
             if version == 3 or (version == 4 and not packet.clean):  # [MQTT-3.1.3-8]
-                self._deny(version, CLIENT_ID_NOT_VALID, "an empty client id")
+                self._deny(version, CLIENT_ID_NOT_VALID, Refused("mqtt_refused", "an empty client id"))
                 return
             packet.client = assigned = self.mqtt.new_id()
         self.origin = Origin(Dialect.MQTT, self.origin.host, self.origin.port, packet.client)
+        access = self.mqtt.turn.access
+        if access.on and packet.user is not None and (packet.password is not None or not self._user):
+            self._later = []
+            self.stop_reading()
+            if self._timer:
+                self._timer.cancel()  # from here on it is the broker who takes long
+            who = Identity(Dialect.MQTT, self.origin.host, packet.user, packet.client)
+            access.check(who, packet.password or b"", partial(self._known, packet, assigned))
+            return
+        self.grant = access.grant(Dialect.MQTT, self.origin.host, packet.client, self._user)
+        self._admit(packet, assigned)
+
+    def _known(self, packet: Connect, assigned: str, outcome: Identity | Refused) -> None:
+        """The password was checked: what came meanwhile is taken now."""
+        later, self._later = self._later or [], None
+        packet.password = None
+        if self._closing:
+            return
+        self._resume_reading()
+        if isinstance(outcome, Refused):
+            reason = BAD_USER_OR_PASSWORD if outcome.code == "bad_password" else SERVER_BUSY
+            self._deny(packet.version, reason, outcome)
+        else:
+            self.grant = self.mqtt.turn.access.rights.grant(outcome)
+            self._admit(packet, assigned)
+            if self._later is None:
+                self._handle(later)
+            else:
+                self._later += later
+        self.mqtt.turn.begin()
+
+    def _admit(self, packet: Connect, assigned: str) -> None:
+        version, will = packet.version, packet.will
+        if self.grant.nothing:
+            self._deny(version, NOT_AUTHORIZED, Refused("not_allowed", "nothing is allowed"))
+            return
+        if will and not self.may_publish(will.topic):
+            self._deny(version, NOT_AUTHORIZED, Refused("not_allowed", "a will to a topic that is not allowed"))
+            return
         try:
             session, present = self.mqtt.open(self, packet)
         except Malformed as error:
-            self._deny(version, error.reason, error.text)
+            self._deny(version, error.reason, error)
             return
         self.version = version
         self.session = session
@@ -424,24 +475,34 @@ class MqttConnection(Client, asyncio.Protocol):
             properties[f.SESSION_EXPIRY] = session.expiry
         return properties
 
-    def _deny(self, version: int, reason: int, text: str) -> None:
-        self.mqtt.turn.reject(self, ProtocolError("mqtt_refused", text))
+    def _deny(self, version: int, reason: int, error: SmbError) -> None:
+        self.mqtt.turn.reject(self, error)
         code = reason if version == 5 else RETURN_CODES.get(reason, 3)
         self.mqtt.turn.delivery.put(self, Connack(False, code).encode(version))
         self._shut()
 
     # --- publishing ---
 
+    def may_publish(self, topic: Topic) -> bool:
+        grant = self.grant
+        return topic[:1] != b"$" and (not grant.limited or grant.publishes[topic])
+
+    def refused(self, topic: Topic, messages: int) -> None:
+        code = "topic_reserved" if topic.startswith(b"$") else "not_allowed"
+        self.mqtt.turn.stats.dropped[code] += messages
+        text = f"mqtt {self.origin.source}: not allowed to publish to {printable(topic, 100)}"
+        self.mqtt.turn.console.warn(code, text)
+
     def _run(self, run: Run) -> None:
-        if run.topic.startswith(b"$"):
-            self.mqtt.turn.stats.dropped["topic_reserved"] += len(run.payloads)
+        if not self.may_publish(run.topic):
+            self.refused(run.topic, len(run.payloads))
             return
         if len(run.payloads[0]) > self._shared.config.max_payload:
             raise Malformed("payload_too_long", "a payload longer than max_payload", 0x95)
         self.mqtt.turn.publish_run(self, run.topic, run.payloads, 5 if run.version == 5 else 4, run.wire)
 
     def _numbered(self, run: Numbered) -> None:
-        if run.topic.startswith(b"$"):
+        if not self.may_publish(run.topic):
             for number, payload in zip(run.numbers, run.payloads, strict=True):
                 self._publish(Publish(run.topic, payload, 1, packet_id=int.from_bytes(number, "big")))
             return
@@ -487,8 +548,8 @@ class MqttConnection(Client, asyncio.Protocol):
         if qos == 2 and number in session.inbound:  # "MUST NOT cause duplicate messages" [MQTT-4.3.3-10]
             self.mqtt.turn.acknowledge(self, ack)
             return
-        if topic.startswith(b"$"):
-            self.mqtt.turn.stats.dropped["topic_reserved"] += 1
+        if not self.may_publish(topic):
+            self.refused(topic, 1)
             if qos:
                 reason = NOT_AUTHORIZED if self.version == 5 else 0
                 self._say(Ack(f.PUBACK if qos == 1 else f.PUBREC, number, reason))
@@ -617,6 +678,7 @@ class MqttConnection(Client, asyncio.Protocol):
             try:
                 self._check_allowed(options.filter)
                 one = self._asked(options, identifier)
+                self._check_rights(one, wanted)
                 new = service.subscribe(session, one)
                 if wanted is not None:
                     service.replay(session, one, wanted)
@@ -635,6 +697,15 @@ class MqttConnection(Client, asyncio.Protocol):
     def _check_allowed(self, raw: bytes) -> None:
         if raw.decode() in self.mqtt.config.no_subscribe:
             raise Malformed("mqtt_no_subscribe", "nobody may subscribe to this (mqtt.no_subscribe)", UNSPECIFIED)
+
+    def _check_rights(self, one: Subscription, wanted: str | None) -> None:
+        grant = self.grant
+        try:
+            grant.check_subscribe(one.pattern)
+        except Refused as error:
+            raise Malformed(error.code, error.text, NOT_AUTHORIZED) from error
+        if wanted is not None and grant.limited and not grant.replays.permit.meets(one.pattern):
+            raise Malformed("not_allowed", "not allowed to replay this", NOT_AUTHORIZED)
 
     @staticmethod
     def _asked(options: Topics, identifier: int) -> Subscription:

@@ -22,6 +22,7 @@ from smbroker.log.format import Note
 from smbroker.log.log import Log
 from smbroker.log.state import SavedSession, SessionKey, State, packed, unpacked
 from smbroker.model.filter import Filter
+from smbroker.model.grant import EVERYTHING
 from smbroker.model.message import Dialect, Extra, Origin
 from smbroker.model.topic import Topic
 from smbroker.server.commits import Commits
@@ -90,6 +91,8 @@ class MqttKeeping:
 
     def _save(self, session: MqttSession) -> None:
         about: dict[str, Any] = {"expiry": session.expiry, "inbound": sorted(session.inbound - session.unsure)}
+        if session.user is not None:
+            about["user"] = session.user
         if session.will:
             packet = Connect(5, will=session.will).encode()
             about["will"] = session.will_due, b64encode(packet).decode()
@@ -151,11 +154,13 @@ class MqttKeeping:
         left = one.expires - now if one.expires else 0.0
         due, will = _will(about, now)
         if will:
-            service.restored_will(one.key[1], will, max(due - now, 0))
+            service.restored_will(one.key[1], will, max(due - now, 0), about.get("user"))
         if one.expires and left <= 0:
             self._state.drop_session(one.key)
             return
         session = service.sessions[one.key[1]] = MqttSession(service, one.key[1])
+        session.user = about.get("user")
+        session.grant = EVERYTHING  # what waits is looked at when its client comes: only then is known who that is
         session.expiry = about.get("expiry", NEVER)
         session.will, session.will_due = will, due
         session.inbound = set(about.get("inbound", ()))

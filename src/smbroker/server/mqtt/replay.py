@@ -69,6 +69,7 @@ class Replay:
             if other is not one:
                 other.start = max(other.start, self.high)
         one.start = max(start, self.commits.first_offset)
+        one.seam = self.commits.recent.next
         self.cursor = min(self._lowest(), one.start)
         self.high = min(self.high, one.start)
         self.fresh = min(self.fresh, one.start)
@@ -83,7 +84,7 @@ class Replay:
     def receive(self, topic: Topic, columns: Columns, start: int, end: int) -> None:
         """What was just committed."""
         session = self.session
-        matching = session.known.matching(topic)
+        matching = session.matching(topic)
         if not matching:
             return
         base, item_of, queue = columns.base, session.item_of, session.queue
@@ -154,8 +155,10 @@ class Replay:
         session = self.session
         if offset in self.done or (offset < self.high and offset not in self.pending):
             return
-        item = session.item_of(columns, row, session.known.matching(columns.topics[row]), offset)
+        item = session.item_of(columns, row, session.matching(columns.topics[row]), offset)
         pending = self.pending.pop(offset, None)
+        if item is None and session.grant.limited and not session.grant.subscribes[columns.topics[row]]:
+            pending = pending if pending and pending[1] else None
         if pending is not None:
             qos, received = pending
             if received:

@@ -65,6 +65,8 @@ class Retaining:
     def _send(self, topic: Topic, subscriptions: list[Subscription]) -> int:
         """How many bytes."""
         session = self._session
+        if session.grant.limited and not session.grant.subscribes[topic]:
+            return 0
         message = session.mqtt.retained.get(topic) if subscriptions else None
         if message is None:
             return 0

@@ -13,6 +13,7 @@ from smbroker.dialects import mqtt
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Connect, Will
 from smbroker.dialects.mqtt.reasons import (
+    CLIENT_ID_NOT_VALID,
     IMPLEMENTATION,
     QUOTA_EXCEEDED,
     SESSION_TAKEN_OVER,
@@ -21,7 +22,9 @@ from smbroker.dialects.mqtt.reasons import (
 from smbroker.log.questions import Backwards, Failed, Moment, Place
 from smbroker.model.commands import Publish
 from smbroker.model.filter import Filter
+from smbroker.model.grant import EVERYTHING, NOTHING
 from smbroker.model.message import Dialect, Extra, Kind, Origin
+from smbroker.model.rights import Identity, Permit
 from smbroker.model.topic import Topic
 from smbroker.server.client import Client
 from smbroker.server.commits import Commits
@@ -79,7 +82,7 @@ class Mqtt:
 
     def open(self, connection: "MqttConnection", packet: Connect) -> tuple[MqttSession, bool]:
         """The session of a CONNECT, and whether it was there before. Raises Malformed if there is no room."""
-        session = self.sessions.get(packet.client)
+        session = self._owned(self.sessions.get(packet.client), connection.grant.user)
         if session and session.connection:
             session.connection.end(SESSION_TAKEN_OVER, "another connection has taken the session over")
             session = self.sessions.get(packet.client)  # it may have ended with its connection
@@ -92,6 +95,9 @@ class Mqtt:
             if len(self.sessions) >= self.config.max_sessions:
                 raise Malformed("too_many_sessions", "no room for another session (mqtt.max_sessions)", QUOTA_EXCEEDED)
             session = self.sessions[packet.client] = MqttSession(self, packet.client)
+        session.user = connection.grant.user
+        session.grant = connection.grant
+        session.rights_changed()
         self._adopt(session, packet)
         self._cancel_expiry(session)
         self.turn.settle()
@@ -103,6 +109,32 @@ class Mqtt:
         if session.lasting and self.keeping:
             self.keeping.session(session)
         return session, present
+
+    def _owned(self, session: MqttSession | None, user: str | None) -> MqttSession | None:
+        """The session, if it is this user's. One of somebody who was not known makes room for a user."""
+        access = self.turn.access
+        if session is None or session.user == user or not access.on:
+            return session
+        gone = session.connection is None and session.user not in access.users.all
+        if session.user is not None and not gone:
+            text = "the client id is another user's; choose another one"
+            raise Malformed("mqtt_other_user", text, CLIENT_ID_NOT_VALID)
+        if session.connection:
+            session.connection.end(SESSION_TAKEN_OVER, "a user has the client id now")
+        if session.name in self.sessions:
+            self.drop(session)
+        return None
+
+    def rights_changed(self) -> None:
+        access = self.turn.access
+        for session in list(self.sessions.values()):
+            session.rights_changed()
+            who = session.grant.identity
+            if who and who.proof and who.user not in access.users.all:
+                if session.connection:
+                    session.connection.rights_changed()
+                if session.name in self.sessions:
+                    self.drop(session)
 
     def _adopt(self, session: MqttSession, packet: Connect) -> None:
         """What the client says of itself with this connection."""
@@ -195,14 +227,20 @@ class Mqtt:
         timer = self.turn.loop.call_later(seconds, self._settle_will, client)
         self._wills[client] = timer, publish
 
-    def restored_will(self, client: str, will: Will, seconds: float) -> None:
+    def restored_will(self, client: str, will: Will, seconds: float, user: str | None) -> None:
         """One that was waiting when the broker ended, or whose client was here when it was killed."""
-        by = Client(Origin(Dialect.MQTT, client=client))
+        by, access = Client(Origin(Dialect.MQTT, client=client)), self.turn.access
+        by.grant = EVERYTHING
+        if access.on:  # nobody knows any more from where it came: rules by address give it nothing
+            known = user is None or user in access.users.all
+            by.grant = access.rights.grant(Identity(Dialect.MQTT, "", user, client)) if known else NOTHING
         self._will_in(seconds, client, partial(self._publish_will, by, will))
 
     def _publish_will(self, connection: Client, will: Will) -> None:
         extra = Extra(will.qos, will.retain, mqtt.to_pairs(will.properties, time.time()))
-        if will.topic.startswith(b"$"):
+        grant = connection.grant
+        if will.topic.startswith(b"$") or (grant.limited and not grant.publishes[will.topic]):
+            self.turn.stats.dropped["not_allowed"] += 1
             return
         message: Publish = (will.topic, will.payload, Kind.BYTES, b"")
         self.turn.publish_with(connection, message, extra)
@@ -316,7 +354,7 @@ class Mqtt:
             raise Malformed("mqtt_replay", text, IMPLEMENTATION)
         commits, history = self.turn.commits, self._history
         try:
-            question = replay_question(wanted, history.new_reading(), commits, one.pattern)
+            question = replay_question(wanted, history.new_reading(), commits, one.pattern, session.grant.replay())
         except ValueError as error:
             self.unsubscribe(session, one.share, one.pattern)
             text = f"smb-replay is all, from=OFFSET, since=TIME or last=N, not {wanted}"
@@ -399,7 +437,9 @@ class Mqtt:
             feed.remove(one.pattern, session)
 
 
-def replay_question(wanted: str, reading: int, commits: Commits, pattern: Filter) -> int | Moment | Backwards:
+def replay_question(
+    wanted: str, reading: int, commits: Commits, pattern: Filter, permit: Permit | None
+) -> int | Moment | Backwards:
     """Where a replay begins, or the question that tells. Raises ValueError."""
     word, _, value = wanted.partition("=")
     first, end = commits.first_offset, commits.recent.next
@@ -411,7 +451,7 @@ def replay_question(wanted: str, reading: int, commits: Commits, pattern: Filter
         most = int(value)
         if most < 1:
             raise ValueError(wanted)
-        return Backwards(reading, first, end, pattern, most)
+        return Backwards(reading, first, end, pattern, most, permit)
     if word == "since":
         when = datetime.fromisoformat(value)
         when = when if when.tzinfo else when.replace(tzinfo=UTC)

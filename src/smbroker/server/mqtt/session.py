@@ -63,8 +63,8 @@ class Flight:
 class MqttSession(Session):
     __slots__ = (
         "_last_id", "_queued", "alias_maximum", "aliases", "changed", "connection", "expires_at", "expiry", "inbound",
-        "inflight", "known", "max_packet", "mqtt", "queue", "replay", "retaining", "sharing", "unsure", "version",
-        "will", "will_due", "window",
+        "inflight", "known", "max_packet", "mqtt", "queue", "replay", "retaining", "sharing", "unsure", "user",
+        "version", "will", "will_due", "window",
     )  # fmt: skip
 
     def __init__(self, service: "Mqtt", client: str) -> None:
@@ -72,6 +72,7 @@ class MqttSession(Session):
         self.mqtt = service
         self.known = Subscriptions()
         self.connection: MqttConnection | None = None
+        self.user: str | None = None  # whose session it is
         self.version = 4
         self.expiry = 0  # seconds after the connection's end
         self.expires_at = 0.0  # while the client is away: when, in seconds since 1970; 0: never
@@ -126,7 +127,7 @@ class MqttSession(Session):
             if replay.live:
                 replay.receive(topic, columns, start, end)
             return
-        matching = self.known.matching(topic)
+        matching = self.matching(topic)
         if matching:
             for row in range(start, end):
                 item = self.item_of(columns, row, matching)
@@ -134,22 +135,31 @@ class MqttSession(Session):
                     self.add(item)
             self.pump()
 
+    def matching(self, topic: Topic) -> list[Subscription]:
+        """Those that match, if the client may have the topic at all."""
+        if self.grant.limited and not self.grant.subscribes[topic]:
+            return []
+        return self.known.matching(topic)
+
     def item_of(self, columns: Columns, row: int, matching: list[Subscription], offset: int = -1) -> Item | None:
         """The message as this session is to get it; None if it is not meant."""
         origin = columns.origins[row]
         extra = columns.extras.get(row, NO_EXTRA) if columns.extras else NO_EXTRA
-        if len(matching) == 1 and not matching[0].no_local and (offset < 0 or matching[0].start <= offset):
+        one = matching[0] if len(matching) == 1 else None
+        if one and not one.no_local and (offset < 0 or (one.start <= offset and one.seam <= offset)):
             found = matching
         else:
-            found = [one for one in matching if self._meant(one, origin, offset)]
+            found = [one for one in matching if self._meant(one, origin, offset, columns.topics[row])]
             if not found:
                 return None
         # What comes from other dialects has QoS 1: a session that is away must not miss it.
         qos = extra.qos if origin.dialect is Dialect.MQTT else 1
         return self._item(found, columns.topics[row], columns.payloads[row], extra, qos, offset)
 
-    def _meant(self, one: Subscription, origin: Origin, offset: int) -> bool:
+    def _meant(self, one: Subscription, origin: Origin, offset: int, topic: Topic) -> bool:
         if 0 <= offset < one.start:
+            return False
+        if 0 <= offset < one.seam and self.grant.limited and not self.grant.replays[topic]:
             return False
         return not (one.no_local and origin.dialect is Dialect.MQTT and origin.client == self.name)
 
@@ -370,11 +380,23 @@ class MqttSession(Session):
             if flight.received:
                 put(self.connection, Ack(f.PUBREL, number).encode(self.version))
             elif flight.item.offset < 0:
-                frame = self._frame(flight.item._replace(dup=True), number)
+                allowed = not self.grant.limited or self.grant.subscribes[flight.item.topic]
+                frame = self._frame(flight.item._replace(dup=True), number) if allowed else None
                 if frame is None:
                     del self.inflight[number]
+                    if flight.item.shared and not allowed:
+                        flight.item.shared[0].give_back(flight.item.shared[1])
                 else:
                     put(self.connection, frame)
+
+    def rights_changed(self) -> None:
+        """What waits and may not be sent any more is forgotten; the queue is short, and whole again from the log."""
+        if self.grant.limited and self.queue:
+            items = list(self.queue)
+            self.requeue(item for item in items if self.grant.subscribes[item.topic])
+            for item in items:
+                if item.shared and not self.grant.subscribes[item.topic]:
+                    item.shared[0].give_back(item.shared[1])
 
     def drop_queue(self, *, kept: bool) -> None:
         """Forgets what waits; with `kept` just what comes from the log again."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from smbroker.core.sessions import Session
 from smbroker.log.questions import Failed, Piece, Request
 from smbroker.model.filter import Filter, matches
+from smbroker.model.grant import EVERYTHING
 from smbroker.model.message import Columns, Dialect
 from smbroker.model.topic import Topic
 from smbroker.server.mqtt.session import Flight, Item, MqttSession
@@ -47,6 +48,7 @@ class Share(Session):
         self._order: list[MqttSession] = []
         self._turn = 0
         self.receive = self.take
+        self.grant = EVERYTHING  # each member has its own
         self.cursor = self.high = self.fresh = PENDING
         self.live = False
         self.waiting: dict[int, MqttSession] = {}
@@ -71,9 +73,9 @@ class Share(Session):
 
     # --- what comes ---
 
-    def take(self, _topic: Topic, columns: Columns, start: int, end: int) -> None:
+    def take(self, topic: Topic, columns: Columns, start: int, end: int) -> None:
         if self.commits is None or columns.base < 0:
-            self._take_unkept(columns, start, end)
+            self._take_unkept(topic, columns, start, end)
         elif self.live:
             given: set[MqttSession] = set()
             for row in range(start, end):
@@ -82,11 +84,12 @@ class Share(Session):
                     break
             self._pump(given)
 
-    def _take_unkept(self, columns: Columns, start: int, end: int) -> None:
-        able = [one for one in self.members if one.connection and not one.connection.full and one.room]
-        able = able or [one for one in self.members if one.connection]
+    def _take_unkept(self, topic: Topic, columns: Columns, start: int, end: int) -> None:
+        members = [one for one in self.members if _may(one, topic)]
+        able = [one for one in members if one.connection and not one.connection.full and one.room]
+        able = able or [one for one in members if one.connection]
         away = not able
-        able = able or [one for one in self.members if one.lasting]
+        able = able or [one for one in members if one.lasting]
         if not able:
             return
         for row in range(start, end):
@@ -100,12 +103,13 @@ class Share(Session):
 
     def _give(self, columns: Columns, row: int, offset: int, given: set[MqttSession]) -> bool:
         """To the member whose turn it is; whether there was one with room."""
-        member = self._next()
+        topic = columns.topics[row]
+        member = self._next(topic)
         if member is None:
             self._pump(given)
-            member = self._next()
-        if member is None:
-            return False
+            member = self._next(topic)
+        if member is None:  # nobody with room; or nobody here who may have it, and then nobody gets it
+            return not any(one.connection and _may(one, topic) for one in self._order)
         item = member.item_of(columns, row, [self.members[member]])
         if item is None or (not item.qos and offset < self.fresh):
             return True
@@ -117,12 +121,13 @@ class Share(Session):
         given.add(member)
         return True
 
-    def _next(self) -> MqttSession | None:
+    def _next(self, topic: Topic | None = None) -> MqttSession | None:
         members = self._order
         for _ in members:
             self._turn += 1
             member = members[self._turn % len(members)]
-            if member.connection and not member.connection.full and member.room:
+            may = topic is None or _may(member, topic)
+            if may and member.connection and not member.connection.full and member.room:
                 return member
         return None
 
@@ -258,6 +263,10 @@ class Share(Session):
 
     def restore(self, cursor: int, high: int, again: list[int]) -> None:
         self.cursor, self.high, self.again = cursor, high, set(again)
+
+
+def _may(member: MqttSession, topic: Topic) -> bool:
+    return not member.grant.limited or member.grant.subscribes[topic]
 
 
 def give_back(session: MqttSession, *, ended: bool) -> None:

@@ -26,6 +26,7 @@ class Subscription:
     as_published: bool = False
     identifier: int = 0  # 0: none
     start: int = 0  # no offset before it is meant
+    seam: int = 0  # what is before it is history that was asked for, which needs a right of its own
 
     @classmethod
     def asked(cls, pattern: Filter, share: str, options: Topics, identifier: int) -> "Subscription":
