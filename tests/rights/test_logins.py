@@ -206,7 +206,7 @@ def test_the_page_s_login(tmp_path: Path) -> None:
     rules = '[[allow]]\nuser = ["ann", "boss"]\ntopics = ["#", "$SYS/#"]\n'
     with guarded(tmp_path, rules, kinds=("web",)) as broker:
         here = f"http://127.0.0.1:{broker.ports['web']}"
-        assert get(broker, "/v1/session").json == {"rights": True, "user": None}
+        assert get(broker, "/v1/session").json == {"rights": True, "user": None, "allowed": False}
         assert enter(broker, "ann", "wrong").code == "bad_password"
         assert "set-cookie" not in enter(broker, "ann", "wrong").headers
         said = enter(broker, "ann", "password of ann")
@@ -214,7 +214,7 @@ def test_the_page_s_login(tmp_path: Path) -> None:
         cookie, *parts = said.headers["set-cookie"].split("; ")
         assert {part.lower() for part in parts} == {"httponly", "path=/", "samesite=strict"}
         assert "password" not in cookie
-        assert get(broker, "/v1/session", cookie=cookie).json == {"rights": True, "user": "ann"}
+        assert get(broker, "/v1/session", cookie=cookie).json == {"rights": True, "user": "ann", "allowed": True}
         assert get(broker, "/v1/stats", cookie=cookie).status == 200
         assert post(broker, "a", b"m", cookie=cookie, origin=here).status == 200
         assert post(broker, "a", b"m", cookie=cookie, sec_fetch_site="same-origin").status == 200
@@ -255,7 +255,7 @@ def test_a_login_that_is_none_is_refused(house: Broker) -> None:
 
 def test_without_rules_there_is_nothing_to_log_in_to(tmp_path: Path) -> None:
     with Broker(kinds=("web",), data=tmp_path) as broker:
-        assert get(broker, "/v1/session").json == {"rights": False, "user": None}
+        assert get(broker, "/v1/session").json == {"rights": False, "user": None, "allowed": True}
         assert enter(broker, "ann", "x").code == "bad_password"
         assert post(broker, "a", b"m", authorization="Basic x").status == 200, "a proxy's business, not ours"
 

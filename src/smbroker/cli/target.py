@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from smbroker.cli.arguments import MAX_PORT, Parser, Problems, shown, whole_number
+from smbroker.cli.login import add_user_options, password_of
 from smbroker.client.address import Address
 from smbroker.model.errors import UsageError
 from smbroker.model.message import Dialect
@@ -35,6 +36,7 @@ def add_target_options(parser: Parser) -> None:
     parser.add_argument("--dialect", metavar="D", help=f"wire language: {NAMES} (default: semicolon)")
     parser.add_argument("-h", "--host", help=f"host of the broker (default: {HOST})")
     parser.add_argument("-p", "--port", help=f"port of the broker (default: {ports}; mqtt with --tls 8883)")
+    add_user_options(parser)
     parser.add_argument("--tls", action="store_true", help="with padded, mqtt and typed subscribers: speak TLS")
     parser.add_argument("--cafile", metavar="FILE", help="with --tls: who signed the broker's certificate (PEM)")
     parser.add_argument(
@@ -63,7 +65,12 @@ def broker_address(options: Namespace, broker: str | None, dialect: Dialect, pro
     if options.port is not None:
         with problems.naming(f"-p {shown(options.port)}"):
             port = whole_number(options.port, 1, MAX_PORT)
-    return Address(host, port, tls)
+    user, password = None, None
+    with problems.naming("--user"):
+        user, password = password_of(options)
+        if user is not None and dialect is not Dialect.MQTT:
+            raise UsageError("login", f"{dialect} knows no users; choose --dialect mqtt")
+    return Address(host, port, tls, user, password)
 
 
 def _tls(options: Namespace, dialect: Dialect, problems: Problems) -> "SSLContext | None":

@@ -21,6 +21,8 @@ class Address:
     host: str
     port: int
     tls: "SSLContext | None" = field(default=None, compare=False)  # for connections; datagrams have none
+    user: str | None = None  # who we are there, where the dialect can say so
+    password: bytes | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -31,6 +31,7 @@ __all__ = ["ACK_TIMEOUT", "Subscriber", "encode_publish", "encode_subscribe", "p
 
 ACK_TIMEOUT = 10.0  # seconds
 VERSION = 4  # 3.1.1
+REFUSALS = {4: "the user or the password is wrong", 5: "nothing is allowed; log in with --user and --password-file"}
 
 
 def encode_publish(topic: bytes, message: bytes) -> bytes:
@@ -110,10 +111,11 @@ class _Talk:
         self.stream = Stream(address, ack_timeout)
         self._decoder = Decoder(MAX_LENGTH, VERSION)
         self._items: list[Any] = []
-        self.stream.send(Connect(VERSION).encode())
+        self.stream.send(Connect(VERSION, user=address.user, password=address.password).encode())
         code = self.wait_for(Connack, "CONNACK").code
         if code:
-            raise ClientError("refused", f"the broker at {address} refused the connection (code {code})")
+            why = REFUSALS.get(code, f"code {code}")
+            raise ClientError("refused", f"the broker at {address} refused the connection: {why}")
 
     def next(self) -> list[Any]:
         items, self._items = self._items, []

@@ -21,9 +21,10 @@ class Event(NamedTuple):
 
 
 class WebClient:
-    def __init__(self, url: str) -> None:
-        """Raises ClientError if the address is not one."""
+    def __init__(self, url: str, shown: Mapping[str, str] | None = None) -> None:
+        """`shown`: headers that say who we are. Raises ClientError if the address is not one."""
         self._url = url
+        self._shown = dict(shown or {})
         address_of(url)
 
     def ask(self, path: str, parameters: Mapping[str, object] | None = None) -> Any:
@@ -65,7 +66,9 @@ class WebClient:
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         connection = connection_to(self._url)
         try:
-            connection.request("GET", f"{path}?{urlencode(parameters)}" if parameters else path, headers=dict(headers))
+            connection.request(
+                "GET", f"{path}?{urlencode(parameters)}" if parameters else path, headers=self._shown | dict(headers)
+            )
             answer = connection.getresponse()
             if answer.status == http.HTTPStatus.OK:
                 return connection, answer

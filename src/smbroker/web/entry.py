@@ -2,7 +2,7 @@
 
     POST /v1/login     {"user", "password"}   sets a cookie that scripts cannot read and no other site's page can use
     POST /v1/logout                           ends it
-    GET  /v1/session                          {"rights": whether there are users, "user": name or null}
+    GET  /v1/session                          {"rights": by rules, "user": name or null, "allowed": anything at all}
 
 A cookie is sent by the browser whoever makes it ask: so what changes something is only taken with it if the browser
 says that our own page asks (`Origin`, `Sec-Fetch-Site`); `smbroker.web.guard` refuses foreign ones anyway.
@@ -121,7 +121,8 @@ class Entry:
         return answer
 
     async def session(self, request: Request) -> Response:
-        return JSONResponse({"rights": self._desk.rights_on, "user": grant_of(request).user})
+        who = grant_of(request)
+        return JSONResponse({"rights": self._desk.rights_on, "user": who.user, "allowed": not who.nothing})
 
     @staticmethod
     def _set(answer: Response, request: Request, value: str, max_age: int | None = None) -> None:

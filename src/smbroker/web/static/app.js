@@ -2,9 +2,11 @@
 //   #/  #/topics  #/topic/NAME  #/tail  #/clients  #/pipelines  #/tables  #/table/NAME  #/publish, each with ?parameters
 // A view is a function (place, signal): it gives an element, and stops when the signal is aborted.
 
+import { ask } from "./ask.js";
 import { h, say } from "./dom.js";
 import { hearState } from "./live.js";
 import { clients } from "./views/clients.js";
+import { loggingIn, whoLooks } from "./views/login.js";
 import { overview } from "./views/overview.js";
 import { pipelines } from "./views/pipelines.js";
 import { publishing } from "./views/publish.js";
@@ -75,5 +77,21 @@ hearState((state) => {
   element.dataset.state = state;
   say(element, STATES[state]);
 });
-addEventListener("hashchange", show);
-show();
+
+function enter() {
+  leave.abort();
+  document.getElementById("view").replaceChildren(loggingIn());
+}
+
+async function start() {
+  const session = await ask("/v1/session").catch(() => ({ rights: false }));
+  document.getElementById("session").replaceChildren(...whoLooks(session, enter));
+  if (session.rights && !session.allowed) {
+    enter();
+    return;
+  }
+  addEventListener("hashchange", show);
+  addEventListener("unknown", enter);
+  show();
+}
+start();

@@ -9,6 +9,7 @@ async function asked(path, options) {
   }
   if (answer.ok) return answer;
   const said = await answer.json().catch(() => null);
+  if (answer.status === 401) dispatchEvent(new CustomEvent("unknown")); // nobody is logged in, or not any more
   const error = new Error(said?.error?.text ?? `the broker answered ${answer.status}`);
   error.code = said?.error?.code;
   throw error;
@@ -31,6 +32,11 @@ export async function publish(topic, body, retain) {
   const answer = await asked(path(`/v1/publish/${named}`, { retain: retain ? 1 : undefined }), { method: "POST", body });
   return answer.json();
 }
+
+const post = async (call, body) => (await asked(call, { method: "POST", body: JSON.stringify(body) })).json();
+
+export const login = (user, password) => post("/v1/login", { user, password });
+export const logout = () => post("/v1/logout", {});
 
 // Asks again and again, never twice at once, until the view goes (`signal`).
 export async function poll(signal, milliseconds, once) {

@@ -1,0 +1,58 @@
+"""The page asks for a login when there are rules, and then shows what that user may see."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from flow.house import Broker
+from rights.guarded import as_boss, guarded
+from web.calls import post
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+RULES = """
+[[allow]]
+user = ["ann", "boss"]
+topics = ["#", "$SYS/#"]
+
+[[deny]]
+user = "ann"
+topics = "secret/#"
+"""
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Iterator[Broker]:
+    with guarded(tmp_path, RULES, kinds=("web",)) as made:
+        yield made
+
+
+@pytest.fixture
+def visitor(browser: "Browser", closed: Broker) -> Iterator["Page"]:
+    context = browser.new_context(base_url=f"http://127.0.0.1:{closed.ports['web']}")
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    yield page
+    context.close()
+
+
+def test_log_in_look_and_log_out(visitor: "Page", closed: Broker) -> None:
+    for topic in ("secret/x", "open/x"):
+        assert post(closed, topic, b"hello", **as_boss()).status == 200
+    visitor.goto("/#/topics")
+    visitor.get_by_label("User").fill("ann")
+    visitor.get_by_label("Password").fill("wrong")
+    visitor.get_by_role("main").get_by_role("button", name="Log in").click()
+    expect(visitor.get_by_role("alert")).to_have_text("the user or the password is wrong", timeout=30_000)
+    visitor.get_by_label("Password").fill("password of ann")
+    visitor.get_by_role("main").get_by_role("button", name="Log in").click()
+    expect(visitor.get_by_role("button", name="Log out")).to_be_visible(timeout=30_000)
+    expect(visitor.get_by_text("open", exact=False).first).to_be_visible(timeout=30_000)
+    expect(visitor.get_by_text("secret")).to_have_count(0)
+    assert visitor.evaluate("document.cookie") == "", "scripts cannot read it"
+    visitor.get_by_role("button", name="Log out").click()
+    expect(visitor.get_by_label("Password")).to_be_visible(timeout=30_000)
