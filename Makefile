@@ -1,6 +1,6 @@
 # make run    broker with simulated devices     make test   all tests
 # make setup  just the set-up                   make check  what CI runs: format, lint, types, tests
-# make long   tests with their full rounds      make bench  speed, beside a plain C broker
+# make long   tests with their full rounds      make bench  speed, beside the peers that are installed
 # make fuzz   every codec with atheris, a minute each: fuzz/README.md
 
 PYTHON ?= python3

@@ -4,20 +4,86 @@ A case has sides that take turns within a round. A load case runs a generator ag
 server for each side and fills the first two tables; the others give figures of their own.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 import inside
+import lasting
+import sparking
 from loads import Load, measured
 from rounds import COST, Case, Figure, Ratio, Side, Wanted
-from servers import RELAY, Broker, Relay
+from servers import AMQTT, MOSQUITTO, NATS, RELAY, Broker, Peer, Server
 
 
-def load(name: str, server: Broker | Relay, program: str, **settings: int) -> Side:
+def load(name: str, server: Server, program: str, **settings: int) -> Side:
     return Side(name, partial(measured, server, Load(program, settings)))
 
 
 QUIET_UDP = Broker("udp", log=False)
 TYPED = Broker("typed", log=False)
+MQTT = Broker("mqtt", log=False)
+
+
+# --- MQTT, beside its peers ---
+
+
+def installed(*peers: Peer) -> list[Peer]:
+    return [peer for peer in peers if peer.path]
+
+
+def mqtt(name: str, title: str, peers: Sequence[Peer], *, full: bool = False, on: bool = True, **settings: int) -> Case:
+    """SMB without its log, with it (`on`), and the peers that are installed; NATS speaks its own protocol."""
+    sides = [load("SMB", MQTT, "mqtt_load", **settings)]
+    sides += [load("SMB, log on", MQTT.with_log(), "mqtt_load", **settings)] if on else []
+    for peer in installed(*peers):
+        sides.append(load(peer.name, peer, "nats_load" if peer is NATS else "mqtt_load", **settings))
+    ratios = [Ratio("SMB", side.name) for side in sides[2 if on else 1 :]]
+    ratios += [Ratio("SMB, log on", "SMB", wanted=Wanted(least=0.5))] if on else []
+    return Case(name, title, tuple(sides), tuple(ratios), full=full)
+
+
+def mqtt_acked(qos: int, window: int, *, full: bool = False) -> Case:
+    settings = {"qos": qos, "window": window, "subscribers": 0}
+    peers = [load(peer.name, peer, "mqtt_load", **settings) for peer in installed(MOSQUITTO, AMQTT)]
+    on_disk = load("SMB, on disk", MQTT.with_log(), "mqtt_load", **settings)
+    return Case(
+        f"mqtt-qos{qos}-acked-{window}",
+        f"MQTT QoS {qos} acknowledged, window {window}; the peers acknowledge from memory",
+        (load("SMB", MQTT, "mqtt_load", **settings), on_disk, *peers),
+        tuple(Ratio("SMB, on disk", side.name) for side in peers),
+        full=full,
+    )
+
+
+def latency(rate: int, *, full: bool = False) -> Case:
+    sides = [("SMB", MQTT), ("SMB, log on", MQTT.with_log()), *((one.name, one) for one in installed(MOSQUITTO, NATS))]
+    keys = (("p50_us", "p50"), ("p99_us", "p99"), ("p999_us", "p99.9"))
+    return Case(
+        f"latency-{rate}",
+        f"time to the subscriber at {rate:,} messages/s offered, 1 → 1, QoS 0",
+        tuple(
+            load(name, server, "nats_load" if server is NATS else "mqtt_load", rate=rate, window=100_000)
+            for name, server in sides
+        ),
+        figures=tuple(Figure(key, title, "µs") for key, title in keys),
+        full=full,
+    )
+
+
+def subscriptions() -> Case:
+    """What a message costs among many subscriptions that do not want it."""
+    few = load("10 exact", MQTT, "mqtt_load", exact=10)
+    others = [
+        load("1,000 exact", MQTT, "mqtt_load", exact=1_000),
+        load("100,000 exact", MQTT, "mqtt_load", exact=100_000),
+        load("10,000 wild", MQTT, "mqtt_load", exact=10, wild=10_000),
+    ]
+    return Case(
+        "mqtt-subscriptions",
+        "MQTT QoS 0 1 → 1 among subscriptions that do not match: cost of a message",
+        (few, *others),
+        tuple(Ratio(side.name, few.name, COST, Wanted(most=1.2)) for side in others),
+    )
 
 
 def fan_out(subscribers: int, wanted: float) -> Case:
@@ -67,10 +133,38 @@ def acknowledged(dialect: str, listener: str) -> Case:
     return Case(f"{dialect}-acked", f"{dialect}, acknowledged once on disk", tuple(sides))
 
 
+def typed_fan_out(subscribers: int) -> Case:
+    sides = (load("SMB", TYPED, "typed_load", subscribers=subscribers),)
+    return Case(f"typed-1-{subscribers}", f"typed 1 → {subscribers}, log off", sides, full=subscribers != 10)
+
+
+ALL = (MOSQUITTO, NATS, AMQTT)
+BROKERS = (MOSQUITTO, NATS)
+PEERS = [(one.name, one) for one in installed(MOSQUITTO)]
+
 CASES = (
+    mqtt("mqtt-1-1", "MQTT QoS 0, 1 → 1", ALL),
+    mqtt("mqtt-1-10", "MQTT QoS 0, 1 → 10", BROKERS, subscribers=10, window=5_000),
+    mqtt("mqtt-1-100", "MQTT QoS 0, 1 → 100", BROKERS, subscribers=100, window=1_000),
+    mqtt("mqtt-4-4", "MQTT QoS 0, 4 → 4, in pairs", BROKERS, publishers=4, subscribers=4, pairs=1),
+    mqtt("mqtt-16B", "MQTT QoS 0, 1 → 1, 16 bytes", BROKERS, size=16, full=True),
+    mqtt("mqtt-1KB", "MQTT QoS 0, 1 → 1, 1 KB", BROKERS, size=1_024, window=1_000, full=True),
+    mqtt("mqtt-64KB", "MQTT QoS 0, 1 → 1, 64 KB", BROKERS, size=65_536, window=16),
+    mqtt("mqtt-5000-topics", "MQTT QoS 0, 1 → 1 over 5,000 topics in turn", (MOSQUITTO,), topics=5_000),
+    mqtt("mqtt-qos1-1-1", "MQTT QoS 1, 1 → 1", (MOSQUITTO,), qos=1, window=100, full=True),
+    mqtt("mqtt-qos2-1-1", "MQTT QoS 2, 1 → 1", (MOSQUITTO,), qos=2, window=100, full=True),
+    mqtt_acked(1, 100),
+    mqtt_acked(1, 20, full=True),
+    mqtt_acked(2, 100, full=True),
+    latency(5_000),
+    latency(20_000, full=True),
+    subscriptions(),
     fan_out(1, 1.0),
     fan_out(10, 2.0),
     fan_out(100, 2.5),
+    typed_fan_out(1),
+    typed_fan_out(10),
+    typed_fan_out(100),
     idle(10, 10_000),
     log_price("semicolon", QUIET_UDP),
     log_price("typed", TYPED),
@@ -81,6 +175,7 @@ CASES = (
         "the disk alone: 4 KB appended and synced",
         (Side("fdatasync", inside.syncs),),
         figures=(Figure("syncs_per_s", "syncs", "/s"),),
+        generator=False,
     ),
     Case(
         "log-append",
@@ -90,6 +185,17 @@ CASES = (
             Figure("messages_per_s", "messages", "/s", Wanted(least=500_000)),
             Figure("sync_share", "of the time in fdatasync", "%"),
         ),
+        generator=False,
+    ),
+    Case(
+        "connections",
+        f"{lasting.CONNECTIONS:,} MQTT connections that say nothing",
+        tuple(Side(name, partial(lasting.connections, one)) for name, one in (("SMB", MQTT), *PEERS)),
+        figures=(
+            Figure("per_s", "connections", "/s"),
+            Figure("bytes_each", "memory of each", "B"),
+        ),
+        generator=False,
     ),
     Case(
         "history",
@@ -103,11 +209,40 @@ CASES = (
             Figure("ready_s", "`ready` on that log, after a clean stop", wanted=Wanted(most=1.0)),
             Figure("ready_killed_s", "`ready` on that log, after kill -9", wanted=Wanted(most=1.0)),
         ),
+        generator=False,
     ),
     Case(
         "ready",
         "from the start of smbbroker to `ready`",
         (Side("log on", partial(inside.ready, True)), Side("log off", partial(inside.ready, False))),
         figures=(Figure("ready_s", "`ready`", wanted=Wanted(most=0.5)),),
+        generator=False,
+    ),
+    Case(
+        "spark",
+        f"Spark: {sparking.ROWS:,} messages read, {sparking.WRITTEN:,} published, and from publish to foreachBatch",
+        (Side("local[2]", sparking.spark),),
+        figures=(
+            Figure("read_per_s", "source, rows", "/s"),
+            Figure("written_per_s", "sink, rows", "/s"),
+            Figure("latency_s", "from publish to foreachBatch, median"),
+            Figure("latency_most_s", "… most"),
+        ),
+        full=True,
+        generator=False,
+    ),
+    Case(
+        "soak",
+        "half of what it can do, QoS 1 with the log on, with clients that come and go",
+        (Side("SMB", lasting.soak),),
+        figures=(
+            Figure("offered_per_s", "offered", "/s"),
+            Figure("lost", "lost", "messages", Wanted(most=0)),
+            Figure("memory_growth", "memory, last ÷ first", "×", Wanted(most=1.05)),
+            Figure("p99_first_us", "p99 in the first part", "µs"),
+            Figure("p99_last_us", "p99 in the last part", "µs"),
+            Figure("came_and_went", "clients that came and went", "clients"),
+        ),
+        full=True,
     ),
 )

@@ -11,7 +11,7 @@ from threading import Timer
 from typing import NamedTuple
 
 from rounds import COST, CPU, OUT, Bench, Run, RunFailed
-from servers import BUILD, Broker, Relay, machine_seconds, processor_seconds, started
+from servers import BUILD, Server, machine_seconds, processor_seconds, started
 
 from smbroker.log.reader import LogReader
 
@@ -22,6 +22,7 @@ SOURCES = {
     "pipe_load": ("pipe_load.c", "load.c"),
     "padded_load": ("padded_load.c", "load.c"),
     "mqtt_load": ("mqtt_load.c", "load.c"),
+    "nats_load": ("nats_load.c", "load.c"),
     "plain_relay": ("plain_relay.c",),
 }
 FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra")
@@ -81,7 +82,7 @@ class Reading(NamedTuple):
     logged: int
 
 
-def measured(server: Broker | Relay, load: Load, bench: Bench) -> Run:
+def measured(server: Server, load: Load, bench: Bench) -> Run:
     """A fresh server, one run, the server's end; then the log, if there is one, must hold what was sent."""
     directory = bench.new_directory()
     try:

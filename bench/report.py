@@ -150,4 +150,4 @@ def with_unit(value: float, unit: str) -> str:
         return f"{value:.0%}"
     if unit in ("/s", "×"):
         return shown(value) + (unit if unit == "/s" else " ×")
-    return f"{value:.3f} {unit}"
+    return f"{value:.3f} s" if unit == "s" else f"{shown(value)} {unit}"

@@ -33,9 +33,9 @@ class Scale:
     history: int  # messages of the log that history is asked of
 
 
-USUAL = Scale(5, 300, 2_000, 1_000_000, 1_000_000)
-QUICK = Scale(3, 100, 300, 100_000, 100_000)
-FULL_HISTORY = 10_000_000
+USUAL = Scale(3, 300, 1_000, 1_000_000, 1_000_000)
+QUICK = Scale(1, 100, 300, 100_000, 100_000)
+FULL = Scale(5, 300, 2_000, 1_000_000, 10_000_000)
 
 
 @dataclass
@@ -44,6 +44,7 @@ class Bench:
     scale: Scale
     rounds: int
     say: Callable[[str], None]
+    soak: float = 10.0  # minutes
     runs: int = 0
 
     def new_directory(self) -> Path:
@@ -95,6 +96,8 @@ class Case:
     sides: tuple[Side, ...]
     ratios: tuple[Ratio, ...] = ()
     figures: tuple[Figure, ...] = ()  # none: a load case
+    full: bool = False  # only with --full, or when it is named
+    generator: bool = True  # whether it needs one
 
     @property
     def is_load(self) -> bool:
@@ -112,7 +115,7 @@ def run_case(bench: Bench, case: Case) -> dict:
                 continue
             try:
                 run = side.run(bench)
-            except (RunFailed, LogError, OSError) as failure:
+            except (RunFailed, LogError, OSError, ImportError) as failure:
                 failed[side.name] = str(failure)
                 bench.say(f"  round {number}/{bench.rounds}  {side.name}: failed: {failure}")
             else:

@@ -5,14 +5,14 @@ import json
 import signal
 import sys
 import tempfile
-from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
 import loads
+import picture
 import report
 from cases import CASES
-from rounds import FULL_HISTORY, QUICK, USUAL, Bench, Case, run_case
+from rounds import FULL, QUICK, USUAL, Bench, Case, run_case
 
 HERE = Path(__file__).resolve().parent
 
@@ -22,10 +22,12 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--list", action="store_true", help="name the cases")
     add("--only", metavar="PATTERN", action="append", help="these cases; * stands for any text (again for more)")
-    add("--rounds", type=int, metavar="N", help=f"default {USUAL.rounds}, with --quick {QUICK.rounds}")
+    add("--rounds", type=int, metavar="N", help=f"default {USUAL.rounds}, --quick {QUICK.rounds}, --full {FULL.rounds}")
     add("--quick", action="store_true", help="short runs: whether it works, and a first look")
-    add("--full", action="store_true", help="the history of 10,000,000 messages instead of 1,000,000")
+    add("--full", action="store_true", help="all cases, longer runs, Spark, the soak, a history of 10,000,000 messages")
+    add("--soak", type=float, default=10.0, metavar="MINUTES", help="how long the soak takes (default 10)")
     add("--json", metavar="FILE", type=Path, help="also write every single run to FILE")
+    add("--svg", metavar="FILE", type=Path, help="also draw the rates")
     add("--directory", metavar="DIR", type=Path, default=HERE / "build", help="on the disk that logs go to")
     options = parser.parse_args(words)
     if options.rounds is not None and options.rounds < 1:
@@ -33,11 +35,13 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def chosen(patterns: list[str] | None) -> list[Case]:
+def chosen(patterns: list[str] | None, full: bool) -> list[Case]:
     for pattern in patterns or []:
         if not any(fnmatch(case.name, pattern) for case in CASES):
             sys.exit(f"no case is called {pattern}; --list names them")
-    return [case for case in CASES if not patterns or any(fnmatch(case.name, pattern) for pattern in patterns)]
+    if not patterns:
+        return [case for case in CASES if full or not case.full]
+    return [case for case in CASES if any(fnmatch(case.name, pattern) for pattern in patterns)]
 
 
 def say(text: str) -> None:
@@ -47,21 +51,19 @@ def say(text: str) -> None:
 def main() -> int:
     options = parsed()
     if options.list:
-        print("\n".join(f"{case.name:20} {case.title}" for case in CASES))
+        print("\n".join(f"{case.name:22} {case.title}{' (--full)' if case.full else ''}" for case in CASES))
         return 0
-    cases = chosen(options.only)
-    if trouble := loads.trouble(any(case.is_load for case in cases)):
+    cases = chosen(options.only, options.full)
+    if trouble := loads.trouble(any(case.generator for case in cases)):
         sys.exit(trouble)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # so that servers are ended on the way out
-    scale = QUICK if options.quick else USUAL
-    if options.full:
-        scale = replace(scale, history=FULL_HISTORY)
+    scale = QUICK if options.quick else FULL if options.full else USUAL
     options.directory.mkdir(parents=True, exist_ok=True)
     results: list[dict] = []
     interrupted = False
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="run-") as directory:
-        bench = Bench(Path(directory), scale, options.rounds or scale.rounds, say)
+        bench = Bench(Path(directory), scale, options.rounds or scale.rounds, say, options.soak)
         about = report.about(bench, options.directory)
         try:
             for number, case in enumerate(cases, 1):
@@ -71,6 +73,8 @@ def main() -> int:
             interrupted = True
             say("interrupted: what was started has been ended; the cases that were done follow")
     print(report.markdown(cases, results, about))
+    if options.svg:
+        options.svg.write_text(picture.svg(cases, results))
     if options.json:
         options.json.write_text(json.dumps({"about": about, "cases": results}, indent=1, ensure_ascii=False) + "\n")
     return int(interrupted or any(result["failed"] for result in results))

@@ -5,6 +5,7 @@ in processes of its own), those included that have ended.
 """
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -57,11 +58,58 @@ class Relay:
         return [str(BUILD / "plain_relay"), str(port)]
 
 
+MOSQUITTO_SETTINGS = """\
+listener {port} 127.0.0.1
+allow_anonymous true
+set_tcp_nodelay true
+max_queued_messages 0
+max_inflight_messages 0
+"""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another broker, if it is installed; as it comes, but for what would make it drop messages."""
+
+    name: str
+    program: str
+    listener = "tcp"
+    log = False
+
+    @property
+    def path(self) -> str | None:
+        beside = SMBBROKER.parent / self.program
+        return str(beside) if beside.exists() else shutil.which(self.program, path=f"{os.environ['PATH']}:/usr/sbin")
+
+    def log_in(self, _directory: Path) -> None:
+        return None
+
+    def command(self, port: int, directory: Path) -> list[str]:
+        if not self.path:
+            raise RunFailed(f"{self.program} is not installed")
+        settings = directory / "settings"
+        if self.program == "mosquitto":
+            settings.write_text(MOSQUITTO_SETTINGS.format(port=port))
+            return [self.path, "-c", str(settings)]
+        if self.program == "amqtt":
+            settings.write_text(AMQTT_SETTINGS.format(port=port))
+            return [self.path, "-c", str(settings)]
+        return [self.path, "-a", "127.0.0.1", "-p", str(port)]
+
+
+AMQTT_SETTINGS = """\
+listeners:
+  default: {{type: tcp, bind: "127.0.0.1:{port}"}}
+plugins:
+  amqtt.plugins.authentication.AnonymousAuthPlugin: {{allow_anonymous: true}}
+"""
 RELAY = Relay()
+MOSQUITTO, NATS, AMQTT = Peer("Mosquitto", "mosquitto"), Peer("NATS", "nats-server"), Peer("amqtt", "amqtt")
+Server = Broker | Relay | Peer
 
 
 @contextmanager
-def started(server: Broker | Relay, directory: Path) -> Iterator[tuple[int, int]]:
+def started(server: Server, directory: Path) -> Iterator[tuple[int, int]]:
     """Its process id and its port, once it answers."""
     port = free_port()
     with running(server.command(port, directory), directory) as process:

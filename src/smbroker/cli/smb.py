@@ -21,6 +21,7 @@ COMMANDS = {
     "log": ("smbroker.cli.log", "what the log holds: ls, cat, verify"),
     "pipeline": ("smbroker.cli.pipeline", "turn messages into tables and topics: run, check, status, reset"),
     "table": ("smbroker.cli.table", "what the tables hold: ls, show"),
+    "bench": ("smbroker.cli.bench", "measure, beside the peers that are installed; --help says more"),
     "user": ("smbroker.cli.user", "users with passwords and tokens: add, passwd, token, rm, ls"),
     "rights": ("smbroker.cli.rights", "which rule decides: check USER ACTION TOPIC"),
     "doctor": ("smbroker.cli.doctor", "what a start would need: ports, disk, Java; each problem with its remedy"),

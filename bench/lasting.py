@@ -1,0 +1,122 @@
+"""What takes long or many: idle connections, and the soak."""
+
+import json
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+from loads import Load, Meter, generated, go_on, heard
+from rounds import Bench, Run, RunFailed
+from servers import BUILD, Broker, Server, started
+
+CONNECTIONS = 2_000
+PARTS = 10  # of the soak; the first and the last are compared
+WINDOW = 2_000
+CHURN = 0.05  # seconds between clients that come and go
+PAGE = 4_096
+
+
+def connect(name: str) -> bytes:
+    body = b"\0\4MQTT\4\2\0\0" + len(name).to_bytes(2, "big") + name.encode()
+    return bytes((0x10, len(body))) + body
+
+
+def memory(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+
+
+def connections(server: Server, bench: Bench) -> Run:
+    """Connects them one after the other, each as soon as the one before it is known."""
+    directory = bench.new_directory()
+    try:
+        with started(server, directory) as (pid, port):
+            before, begun = memory(pid), time.perf_counter()
+            open_ = [connected(port, f"idle{number}") for number in range(CONNECTIONS)]
+            seconds = time.perf_counter() - begun
+            grown = memory(pid) - before
+            for sock in open_:
+                sock.close()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return {"per_s": CONNECTIONS / seconds, "bytes_each": grown / CONNECTIONS}
+
+
+def connected(port: int, name: str) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port), timeout=10)
+    sock.sendall(connect(name))
+    if sock.recv(4) != b"\x20\2\0\0":
+        raise RunFailed("a connection was refused")
+    return sock
+
+
+class Comers:
+    """Clients that come, subscribe, and go."""
+
+    def __init__(self, port: int) -> None:
+        self._port, self.count, self._over = port, 0, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._over.wait(CHURN):
+            with connected(self._port, f"comer{self.count}") as sock:
+                sock.sendall(b"\x82\x0a\0\1\0\5other\0")
+                sock.recv(5)
+            self.count += 1
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join(10)
+
+
+def soak(bench: Bench) -> Run:
+    """First what it can do, then half of that for so many minutes, in parts."""
+    server, directory = Broker("mqtt", log=True), bench.new_directory()
+    try:
+        with started(server, directory) as (pid, port):
+            meter = Meter(pid, server.log_in(directory))
+            most, _, _ = generated(Load("mqtt_load", {"qos": 1, "window": WINDOW}), port, meter, bench)
+            rate = int(most["received"] / most["seconds"] / 2)
+            comers = Comers(port)
+            runs = []
+            for part in range(1, PARTS + 1):
+                run = part_of(port, rate, bench.soak * 60 / PARTS)
+                runs.append(run | {"memory": memory(pid)})
+                size = memory(pid) / 1e6
+                bench.say(f"  part {part}/{PARTS}: p99 {run['p99_us']:,.0f} µs, {size:.0f} MB, {run['lost']} lost")
+            comers.stop()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    first, last = runs[1], runs[-1]  # the first part fills caches
+    return {
+        "offered_per_s": rate,
+        "lost": sum(run["lost"] for run in runs),
+        "memory_growth": last["memory"] / first["memory"],
+        "p99_first_us": first["p99_us"],
+        "p99_last_us": last["p99_us"],
+        "came_and_went": comers.count,
+    }
+
+
+def part_of(port: int, rate: int, seconds: float) -> Run:
+    settings = {
+        "port": port,
+        "qos": 1,
+        "rate": rate,
+        "window": 50_000,
+        "warm_ms": 0,
+        "run_ms": max(int(seconds * 1000), 200),
+    }
+    command = [str(BUILD / "mqtt_load"), *(f"{name}={value}" for name, value in settings.items())]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process:
+        try:
+            heard(process)
+            go_on(process)
+            run: Run = json.loads(heard(process))
+        finally:
+            process.kill()
+    return run
