@@ -61,6 +61,13 @@ def _http() -> list[bytes]:
         request("GET /mqtt", b"", "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13"),
         *(request(f"GET {path}") for path in ("/", "/health", "/v1/stats", "/v1/tables/x", "/static/../x")),
         request("POST /v1/stages", b"x"),
+        request("GET /v1/stats", b"", "Authorization: Basic YW5uOnNlY3JldA==", "Cookie: smb=session"),
+        request(
+            "POST /v1/login",
+            b'{"user": "ann", "password": "secret"}',
+            "Content-Type: application/json",
+            "Origin: http://127.0.0.1",
+        ),
         request("GET /", b"", "Origin: http://evil.example", "Sec-Fetch-Site: cross-site"),
     ]
 

@@ -20,6 +20,7 @@ from smbroker.dialects.mqtt import Acks, Malformed, Numbered, Run
 from smbroker.dialects.mqtt.packets import Connect
 from smbroker.model.errors import ProtocolError, Refused, Unfit
 from smbroker.model.framing import FramerOf
+from smbroker.model.grant import EVERYTHING, Grant
 from smbroker.model.message import Columns, Dialect, Kind, Origin
 from smbroker.server.detect import stream_dialect
 from smbroker.web.app import App
@@ -186,7 +187,7 @@ def _unframed(pieces: list[bytes]) -> tuple[bytes, list[bytes], Any]:
 class Desk:
     """The broker, as the web knows it, with nothing behind it: the calls themselves are meant."""
 
-    open = True
+    open = rights_on = True
     streams = first_offset = 0
     next_offset = 10
     PIECES = frozenset(("messages", "follow", "topics", "live", "arrow_rows", "staged_rows"))
@@ -195,6 +196,12 @@ class Desk:
         for topic, payload in zip(columns.topics, columns.payloads, strict=True):
             _deliver((topic, payload, Kind.BYTES, b""))
         return 0
+
+    async def enter(self, *_given: Any) -> Grant:
+        return EVERYTHING
+
+    def begin_session(self, *_given: Any) -> str:
+        return "session"
 
     async def health(self, *_rest: Any) -> tuple[bool, dict[str, Any]]:
         return True, {}
@@ -207,7 +214,7 @@ class Desk:
             yield piece
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("refused", "warn", "knows_token"):
+        if name in ("refused", "warn", "knows_token", "end_session"):
             return lambda *_given: False
         return self._pieces if name in self.PIECES else self._nothing
 

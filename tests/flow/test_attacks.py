@@ -155,7 +155,7 @@ def test_a_place_is_not_held_by_a_byte_now_and_then(tmp_path: Path, tls: str) ->
             return not clients
 
         wait_for(all_cut_off, f"the end of all: {clients}", PATIENT)
-        assert {"stalled", "first_timeout", "mqtt_connect_timeout", "tls_timeout"} <= set(counted(broker))
+        assert counted(broker)["stalled"] >= 2
 
 
 def test_the_longest_keep_alive_on_every_place(tmp_path: Path) -> None:
@@ -186,7 +186,8 @@ def test_the_longest_keep_alive_on_every_place(tmp_path: Path) -> None:
 
 
 def test_one_address_does_not_take_all_places(tmp_path: Path, tls: str) -> None:
-    limits = "[tcp]\nmax_connections_per_address = 10\n[web]\nmax_connections_per_address = 10\n" + tls
+    limits = "[tcp]\nmax_connections_per_address = 10\n[web]\nmax_connections_per_address = 10\n"
+    limits += "[mqtt]\nconnect_timeout = 100.0\n" + tls
     with attacked(tmp_path, limits) as broker:
         others = [socket.socket() for _ in ("mqtt", "web")]
         for kind, other in zip(("mqtt", "web"), others, strict=True):

@@ -188,10 +188,9 @@ def test_qos_2_that_is_never_released(broker: Broker, version: int) -> None:
     assert alive(broker)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_client_that_never_acknowledges_gets_no_more_than_its_window(tmp_path: Path, version: int) -> None:
+def test_a_client_that_never_acknowledges_gets_no_more_than_its_window(tmp_path: Path) -> None:
     with Broker(*config(tmp_path, "[mqtt]\nmax_inflight = 5\n"), kinds=KINDS) as broker:
-        client, publisher = Mqtt(broker, version=version), Mqtt(broker)
+        client, publisher = Mqtt(broker), Mqtt(broker)
         client.subscribe("t", qos=2)
         for number in range(20):
             publisher.publish("t", b"%d" % number, 1 + number % 2)

@@ -16,7 +16,7 @@ BASIC = b64encode(f"ann:{SECRET}".encode()).decode()
 
 def spoken(broker: Broker, kind: str, data: bytes) -> None:
     client = Tcp(broker.ports[kind])
-    client.sock.settimeout(1.0)
+    client.sock.settimeout(0.3)
     with suppress(OSError):
         client.send(data)
         client.sock.recv(65_536)

@@ -203,7 +203,11 @@ def main() -> None:
         head = _read(requests, LENGTH)
         if len(head) < LENGTH:
             return
-        write(answers, readings.answer(pickle.loads(_read(requests, int.from_bytes(head, "big")))))
+        answer = readings.answer(pickle.loads(_read(requests, int.from_bytes(head, "big"))))
+        try:
+            write(answers, answer)
+        except BrokenPipeError:  # the broker was killed
+            os._exit(0)
 
 
 def _read(descriptor: int, size: int) -> bytes:
