@@ -275,8 +275,9 @@ def test_the_sink_obeys(broker: Broker) -> None:
         order = json.dumps({"stages": [stage], "skip_bad": True}).encode()
         return call(broker, "POST", f"/v1/batches/{query}/0", order, **who)
 
-    assert commit("ann", **as_user("ann")).json["count"] == 1
-    assert commit("boss", **as_boss()).json["count"] == 2, "topics with $ are the pipelines' alone"
+    assert commit("pipeline", **as_user("ann")).json["count"] == 1
+    assert commit("pipeline", **as_user("ann")).json["repeated"]
+    assert commit("pipeline", **as_boss()).json["count"] == 2, "topics with $ are the pipelines' alone"
     token = (broker.data / "pipeline.token").read_text().strip()
     assert commit("pipeline", authorization=f"Bearer {token}").json["count"] == 3
     assert post(broker, "$stats/x", b"m", **as_boss()).code == "topic_reserved"
