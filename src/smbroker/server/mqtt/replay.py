@@ -133,7 +133,7 @@ class Replay:
     def _caught_up(self) -> None:
         self.live = True
         self.high = self.cursor
-        self.done.clear()
+        self.done = {offset for offset in self.done if self._overtakes(offset)}
         for offset in [offset for offset, (_, received) in self.pending.items() if not received]:
             del self.pending[offset]  # not in the log any more
 
@@ -263,5 +263,10 @@ class Replay:
 
     def acknowledged(self, offset: int) -> None:
         self.pending.pop(offset, None)
-        if not self.live and offset >= self.cursor:
+        if (not self.live and offset >= self.cursor) or self._overtakes(offset):
             self.done.add(offset)
+
+    def _overtakes(self, offset: int) -> bool:
+        """Whether one before it waits: the queue may be given back to the log, from there on."""
+        queue = self.session.queue
+        return bool(queue) and 0 <= queue[0].offset < offset
