@@ -152,7 +152,7 @@ def test_reserved_topics_need_the_token_and_stats_are_relayed_but_not_kept(tmp_p
     home = home_of(tmp_path)
     with home.broker() as broker:
         file = home.data / "pipeline.token"
-        wait_for(file.exists, "the token")
+        wait_for(lambda: file.exists() and file.read_text().strip(), "the token")
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         token = file.read_text().strip()
         subscriber = broker.udp("udp")
