@@ -21,7 +21,6 @@ from smbroker.model.errors import Refused, UsageError
 from smbroker.model.grant import Grant
 from smbroker.model.message import Dialect
 from smbroker.model.rights import Identity, Rules, named_by
-from smbroker.model.rules import rules as rules_of
 from smbroker.server import users as users_file
 from smbroker.server.config import Config
 from smbroker.server.users import Users, token_hash
@@ -206,6 +205,8 @@ class Access:
 
 def read_rules(name: str) -> Rules:
     """Raises UsageError."""
+    from smbroker.model.rules import rules as rules_of  # few need it, and the broker is to be ready soon
+
     path = Path(name)
     try:
         if path.stat().st_size > LARGEST_FILE:
