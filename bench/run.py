@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def parsed(words: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench/run.py", description="Measures SMB beside its peers, in turns.")
+    parser = argparse.ArgumentParser(prog="smb bench", description="Measures SMB beside its peers, in turns.")
     add = parser.add_argument
     add("--list", action="store_true", help="name the cases")
     add("--only", metavar="PATTERN", action="append", help="these cases; * stands for any text (again for more)")

@@ -16,7 +16,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """What would have been run; listeners are judged as they would be."""
     made: list[Config] = []
 
-    def run(config: Config, _services: object) -> None:
+    def run(config: Config) -> None:
         for text in config.listen:
             listeners.endpoint(text)
         made.append(config)
@@ -120,7 +120,7 @@ def test_options_win_over_the_configuration_which_wins_over_the_defaults(runs: l
 def test_a_port_that_cannot_be_had_is_another_status_than_a_bad_argument(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(_config: Config, _services: object) -> None:
+    def run(_config: Config) -> None:
         raise UsageError("bind", "port 8080 is taken")
 
     monkeypatch.setattr(broker, "run", run)

@@ -6,7 +6,6 @@ import re
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flow.house import BIN, LIMIT, Broker, Tcp, Udp
-from flow.peers import ON_A_FREE_PORT, answers, cpu_seconds, needs_ipv6, settled, started
+from flow.peers import ON_A_FREE_PORT, answers, needs_ipv6, settled, started
 from flow.wires import config
 from smbroker import __version__
 
@@ -94,16 +93,15 @@ def test_quiet_can_be_set_in_the_configuration(tmp_path: Path) -> None:
         assert broker.out.all == []
 
 
-def test_it_is_ready_within_half_a_second() -> None:
-    def in_time() -> bool:
-        start = time.monotonic()
-        with started("--listen", "udp://127.0.0.1:0") as broker:
-            broker.out.wait("ready")
-            taken, worked = time.monotonic() - start, cpu_seconds(broker.process)
-        busy = os.getloadavg()[0] > (os.cpu_count() or 1)
-        return (worked if busy else taken) < 0.5
-
-    assert any(in_time() for _ in range(5))
+def test_it_starts_without_what_takes_long_to_import() -> None:
+    """How long a start takes is measured by `smb bench`; this is what it must not wait for."""
+    slow = ("numpy._core", "pandas._libs", "pyspark", "deltalake", "starlette", "uvicorn", "prometheus_client")
+    with started("--listen", "udp://127.0.0.1:0", env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}) as broker:
+        broker.out.wait("ready")
+        broker.stop()
+        loaded = {line.rpartition("|")[2].strip() for line in broker.err.all}
+    assert "smbroker.server.turn" in loaded
+    assert not loaded.intersection(slow)
 
 
 # --- default ports ---

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from smbroker.cli import arguments, terminal
-from smbroker.cli.services import SERVICES
+from smbroker.log.lean import lean
 from smbroker.model.errors import LogError, UsageError
 from smbroker.server import config as configuration
-from smbroker.server.broker import run
 from smbroker.server.config import DEFAULT_LISTEN, Config
 
 USAGE = """smbbroker [--config smb.toml] [--data DIR] [--no-log] [--rules FILE] [--quiet] [--log-format text|json]
@@ -100,11 +99,20 @@ def _fill_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
+def run(config: Config) -> None:
+    """Serves, in this process, until told to stop."""
+    lean()
+    from smbroker.cli.services import SERVICES
+    from smbroker.server import broker
+
+    broker.run(config, SERVICES)
+
+
 def main(words: Sequence[str] | None = None) -> None:
     _fill_standard_streams()
     options = _parser().parse_args(words)
     try:
-        run(_config(options), SERVICES)
+        run(_config(options))
     except UsageError as error:
         terminal.fail(error.text, CANNOT_RUN if error.code == "bind" else arguments.BAD_ARGUMENTS)
     except LogError as error:

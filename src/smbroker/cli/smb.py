@@ -13,6 +13,7 @@ from types import ModuleType
 from smbroker.cli import arguments, terminal
 from smbroker.cli.arguments import Parser
 from smbroker.cli.signals import INTERRUPTED, SIGNALS, Stopped, raise_stopped_on_signals
+from smbroker.log.lean import lean
 
 COMMANDS = {
     "up": ("smbroker.cli.up", "the broker and the pipelines together"),
@@ -27,6 +28,7 @@ COMMANDS = {
     "doctor": ("smbroker.cli.doctor", "what a start would need: ports, disk, Java; each problem with its remedy"),
     "demo": ("smbroker.cli.demo", "the broker with simulated devices in all dialects: a house and a water works"),
 }
+LEAN = {"up", "demo"}  # those that are the broker
 
 
 def main() -> int:
@@ -34,6 +36,8 @@ def main() -> int:
     words = sys.argv[1:]
     try:
         if words and words[0] in COMMANDS:
+            if words[0] in LEAN:
+                lean()
             status: int = _imported(COMMANDS[words[0]][0]).main(words[1:])
             return status
         _refuse(words)

@@ -14,7 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smbroker.log.lean import without_pandas
 from smbroker.model.errors import Refused
 from smbroker.model.message import Rows
 
@@ -95,5 +94,4 @@ def _bytes(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 if __name__ == "__main__":
-    without_pandas()
     main()

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from smbroker.log.census import Census
-from smbroker.log.lean import without_pandas
 from smbroker.log.questions import (
     LENGTH,
     Answer,
@@ -219,5 +218,4 @@ def _read(descriptor: int, size: int) -> bytes:
 
 
 if __name__ == "__main__":
-    without_pandas()
     main()

@@ -23,7 +23,6 @@ import pyarrow.parquet as pq
 from smbroker.log.disk import Disk, replace, write_all
 from smbroker.log.format import SCHEMA, Bad
 from smbroker.log.index import TOPICS, Body, Header, encode
-from smbroker.log.lean import without_pandas
 from smbroker.log.lock import Lock
 from smbroker.log.pages import payload_pages
 from smbroker.log.recover import SEAL_LOCK
@@ -284,5 +283,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    without_pandas()
     sys.exit(main())

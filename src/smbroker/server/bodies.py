@@ -55,7 +55,7 @@ class _Said(Exception):
 
 async def _started() -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "smbroker.log.bodies"),
+        *(sys.executable, "-m", "smbroker.log.lean", "smbroker.log.bodies"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

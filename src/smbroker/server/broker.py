@@ -18,7 +18,6 @@ from typing import Any, Protocol, TypeAlias
 
 import uvloop
 
-from smbroker.log.lean import without_pandas
 from smbroker.server import listeners
 from smbroker.server.config import Config
 from smbroker.server.console import Console
@@ -75,7 +74,6 @@ def run(config: Config, services: Mapping[str, ServiceOf]) -> None:
     """Serves until told to stop. Raises UsageError or LogError if a listener or the log cannot be had.
 
     `services` makes those for `listeners.SERVICE_KINDS`."""
-    without_pandas()
     endpoints = [listeners.endpoint(text) for text in config.listen]
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until there is someone to take them
     _allow_many_descriptors()

@@ -56,7 +56,7 @@ class History:
     async def _run(self) -> None:
         while True:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "smbroker.log.history", str(self._directory)),
+                *(sys.executable, "-m", "smbroker.log.lean", "smbroker.log.history", str(self._directory)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for the broker; this ends when its input does

@@ -141,7 +141,7 @@ class Store:
         """In a process of its own: packing columns takes the interpreter for long."""
         process = await asyncio.create_subprocess_exec(
             *LOW_PRIORITY,
-            *(sys.executable, "-m", "smbroker.log.seal", str(self._directory), str(base)),
+            *(sys.executable, "-m", "smbroker.log.lean", "smbroker.log.seal", str(self._directory), str(base)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
