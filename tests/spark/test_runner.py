@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -20,6 +21,11 @@ def directory(tmp_path: Path, **files: str) -> Path:
         stem, _, suffix = name.rpartition("_")
         (made / f"{stem}.{suffix}").write_text(text)
     return made
+
+
+def told(path: Path) -> list[dict[str, Any]]:
+    """What the runner has written down of its pipelines for others to read; a moment behind what it knows."""
+    return list(json.loads((path / "pipelines.json").read_text())["pipelines"])
 
 
 def test_bad_files_are_told_with_their_line_and_the_others_run(
@@ -92,10 +98,8 @@ def test_files_are_picked_up_while_the_others_go_on(spark: SparkSession, store: 
         wait_for(lambda: running.status("late") is None, "removed", PATIENCE)
         wait_rows(store.path, "numbers", 2)
         assert running.status("numbers").since == began
-        told = json.loads((store.path / "pipelines.json").read_text())["pipelines"]
-        assert [one["name"] for one in told] == ["numbers"]
-    told = json.loads((store.path / "pipelines.json").read_text())["pipelines"]
-    assert [(one["state"], one["offset"], one["table"]) for one in told] == [("stopped", 2, "numbers")]
+        wait_for(lambda: [one["name"] for one in told(store.path)] == ["numbers"], "the list without it", PATIENCE)
+    assert [(one["state"], one["offset"], one["table"]) for one in told(store.path)] == [("stopped", 2, "numbers")]
 
 
 def test_a_query_that_fails_is_started_again_and_loses_nothing(
