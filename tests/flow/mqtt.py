@@ -5,6 +5,7 @@ from typing import Any
 
 from dialects.packets import plain
 from flow.house import LIMIT, Broker
+from flow.wires import fresh
 from smbroker.dialects.mqtt import Decoder
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import (
@@ -23,6 +24,12 @@ from smbroker.dialects.mqtt.packets import (
 )
 
 KINDS = ("udp", "padded", "typed", "mqtt", "tcp")
+VERSIONS = [4, 5]
+
+
+def topic() -> str:
+    """That nobody has used."""
+    return fresh().decode()
 
 
 class Mqtt:

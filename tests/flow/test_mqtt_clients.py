@@ -12,8 +12,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from flow.house import Broker, wait_for
-from flow.mqtt import Mqtt
-from flow.wires import fresh
+from flow.mqtt import Mqtt, topic
 
 PATIENCE = 30.0  # seconds
 V4, V5 = MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5
@@ -59,13 +58,13 @@ class Paho:
         client.loop_start()
         wait_for(lambda: self.present is not None, "CONNACK", PATIENCE)
 
-    def subscribe(self, topic: str, qos: int) -> None:
+    def subscribe(self, name: str, qos: int) -> None:
         self.granted.clear()
-        self.client.subscribe(topic, qos)
+        self.client.subscribe(name, qos)
         wait_for(lambda: self.granted == [qos], "SUBACK", PATIENCE)
 
-    def publish(self, topic: str, payload: bytes, qos: int, retain: bool = False) -> None:
-        self.client.publish(topic, payload, qos, retain).wait_for_publish(PATIENCE)
+    def publish(self, name: str, payload: bytes, qos: int, retain: bool = False) -> None:
+        self.client.publish(name, payload, qos, retain).wait_for_publish(PATIENCE)
 
     def wait(self, *wanted: tuple[str, bytes, int, bool]) -> None:
         wait_for(lambda: len(self.got) >= len(wanted), str(self.got), PATIENCE)
@@ -80,7 +79,7 @@ class Paho:
 @VERSIONS
 @TRANSPORTS
 def test_paho(broker: Broker, transport: str, version: MQTTProtocolVersion) -> None:
-    name = fresh().decode()
+    name = topic()
     one, other = (Paho(broker, transport, version, f"{name}{number}") for number in range(2))
     for qos in (0, 1, 2):
         one.subscribe(f"{name}/{qos}", qos)
@@ -100,7 +99,7 @@ def test_paho(broker: Broker, transport: str, version: MQTTProtocolVersion) -> N
 @VERSIONS
 @TRANSPORTS
 def test_a_session_of_paho(broker: Broker, transport: str, version: MQTTProtocolVersion) -> None:
-    name = fresh().decode()
+    name = topic()
     client = Paho(broker, transport, version, name, lasting=True)
     assert client.present is False
     client.subscribe(name, 2)
@@ -120,7 +119,7 @@ def test_a_session_of_paho(broker: Broker, transport: str, version: MQTTProtocol
 )
 @pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
 def test_mosquittos_programs(broker: Broker, version: str) -> None:
-    name = fresh().decode()
+    name = topic()
     about = ["-p", str(broker.ports["mqtt"]), "-V", version]
 
     def publish(topic: str, text: str, *more: str) -> None:

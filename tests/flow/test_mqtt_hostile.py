@@ -11,14 +11,13 @@ from secrets import token_hex
 import pytest
 
 from flow.house import Broker, wait_for
-from flow.mqtt import Mqtt
-from flow.wires import SmallTcp, config, fresh
+from flow.mqtt import VERSIONS, Mqtt, topic
+from flow.wires import SmallTcp, config
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Ack, Connack, Connect, Publish, Results, Subscribe, Topics
 from web.calls import get
 
 LONG = bool(os.environ.get("SMB_LONG"))
-VERSIONS = [4, 5]
 KINDS = ("mqtt", "web", "udp")
 MIB = 1 << 20
 
@@ -27,10 +26,6 @@ MIB = 1 << 20
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     with Broker(*(["--no-log"] if request.param == "no-log" else []), kinds=KINDS) as broker:
         yield broker
-
-
-def topic() -> str:
-    return fresh().decode()
 
 
 def undelivered(broker: Broker, reason: str) -> int:
@@ -160,6 +155,7 @@ def test_topics_as_deep_as_they_can_be(broker: Broker) -> None:
     assert Publish in map(type, found)
     assert client.subscribe("/".join(["x"] * 201)) == [0x8F]
     assert client.subscribe("/".join(["+"] * 200)) == [0]
+    client.disconnect()
     assert alive(broker)
 
 
