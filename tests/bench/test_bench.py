@@ -15,7 +15,7 @@ with_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not instal
 
 def bench(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(BENCH / "run.py"), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, **environment})
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 SCRIPTS = Path(sys.executable).parent
 
 

@@ -18,7 +18,7 @@ from smbroker.cli.ports import typed_before
 from smbroker.cli.smb import COMMANDS
 
 LISTEN = ("udp", "padded", "typed")
-STOP_LIMIT = 10.0  # seconds in which Ctrl-C ends everything
+STOP_LIMIT = 30.0  # seconds in which Ctrl-C ends everything, on a busy machine too
 SPOKEN = {  # one topic that is published in each dialect
     "semicolon": "plant/main/pressure",
     "soh": "plant/outlet/flow",
@@ -36,7 +36,7 @@ class Demo:
 
     def wait_until_ready(self) -> dict[str, int]:
         """The ports, by kind."""
-        wait_for(lambda: self.out.has("ready") or self.process.poll() is not None, "ready", 20)
+        wait_for(lambda: self.out.has("ready") or self.process.poll() is not None, "ready", 60)
         assert self.process.poll() is None, self.err.wait_end()
         self.err.wait("Ctrl-C")
         return {line.split()[1]: int(line.split()[3]) for line in self.out.all if line.startswith("listening ")}
@@ -93,7 +93,7 @@ def test_the_devices_speak_every_dialect(running: Demo) -> None:
     everything = Udp(running.wait_until_ready()["udp"])
     everything.send(b"s#")
     wanted = set(SPOKEN.values())
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while wanted and time.monotonic() < deadline:
         wanted.discard(everything.receive().decode().partition(";")[0])
     everything.send(b"u")
@@ -105,16 +105,16 @@ def test_what_it_says_to_watch_shows_messages(running: Demo, dialect: str) -> No
     words = running.guided("smbsubscribe")[dialect]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watcher:
         shown = Lines(watcher.stdout)
-        wait_for(lambda: any("house/" in line or "plant/" in line for line in shown.all), f"messages in {dialect}", 20)
+        wait_for(lambda: any("house/" in line or "plant/" in line for line in shown.all), f"messages in {dialect}", 60)
         watcher.send_signal(signal.SIGINT)
-        assert watcher.wait(10) == 0
+        assert watcher.wait(30) == 0
 
 
 @pytest.mark.parametrize("dialect", SPOKEN)
 def test_what_it_says_to_publish_shows_up(running: Demo, dialect: str) -> None:
     words = running.guided("smbpublish")[dialect]
     seen = len(running.err.all)
-    assert subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=20).returncode == 0
+    assert subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=60).returncode == 0
     wait_for(lambda: any(f" · {words[-2]} {words[-1]}" in line for line in running.err.all[seen:]), words[-2])
 
 
@@ -123,7 +123,7 @@ def test_the_thermostat_hears_in_one_dialect_and_answers_in_another(running: Dem
     client.send(b"shouse/kitchen/#")
     client.send(b"phouse/kitchen/target;29.5")
     heard = set()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not {"house/kitchen/setpoint;29.5", "house/kitchen/heating;100"} <= heard:
         assert time.monotonic() < deadline, heard
         heard.add(client.receive().decode())
@@ -131,7 +131,7 @@ def test_the_thermostat_hears_in_one_dialect_and_answers_in_another(running: Dem
 
 
 def test_it_says_now_and_then_that_it_is_alive(running: Demo) -> None:
-    line = running.err.wait("messages/s", 20)
+    line = running.err.wait("messages/s", 60)
     assert "so far" in line
     assert not running.err.has("\x1b")
     assert not running.err.has("Current Subscribers")
@@ -201,7 +201,7 @@ def test_the_devices_end_when_the_broker_is_killed(tmp_path: Path) -> None:
 
 def test_quiet_says_nothing_but_what_typed_prescribes(tmp_path: Path) -> None:
     with demo(tmp_path, "--quiet") as one:
-        one.out.wait("New client thermostat connected", 20)
+        one.out.wait("New client thermostat connected", 60)
         os.killpg(one.process.pid, signal.SIGINT)
         assert one.process.wait(STOP_LIMIT) == 0
         assert one.err.wait_end() == []
@@ -212,7 +212,8 @@ def test_with_few_listeners_the_others_devices_are_silent(tmp_path: Path) -> Non
     with demo(tmp_path, "--no-log", kinds=("typed",)) as one:
         assert one.wait_until_ready().keys() == {"typed"}
         assert one.err.has("No listener for pipe")
-        assert " 0 messages/s" not in one.err.wait("messages/s", 20)
+        lines = one.err.all
+        wait_for(lambda: any("messages/s" in line and " 0 messages/s" not in line for line in lines), "messages", 60)
         assert not (tmp_path / "log").exists()
 
 

@@ -59,16 +59,20 @@ class Home:
             found += zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
         return found
 
-    def saved(self, sql: str) -> list[tuple[object, ...]]:
-        """What the state holds; empty while it cannot be read."""
+    def saved(self, sql: str) -> list[tuple[object, ...]] | None:
+        """What the state holds; None while it cannot be read."""
         try:
             with closing(sqlite3.connect(f"file:{self.data / 'state.db'}?mode=ro", uri=True)) as database:
                 return database.execute(sql).fetchall()
         except sqlite3.OperationalError:
-            return []
+            return None
+
+    def has_saved(self, sql: str, count: int) -> bool:
+        found = self.saved(sql)
+        return found is not None and len(found) == count
 
     def wait_saved(self, sql: str, count: int) -> None:
-        wait_for(lambda: len(self.saved(sql)) == count, f"{count} of {sql}, there are {self.saved(sql)}")
+        wait_for(lambda: self.has_saved(sql, count), f"{count} of {sql}, there are {self.saved(sql)}")
 
 
 def free_ports(count: int) -> list[int]:

@@ -171,7 +171,7 @@ def test_a_log_that_fills_its_disk_keeps_what_it_acknowledged(tmp_path: Path, di
         for thread in threads:
             thread.join(60)
             assert not thread.is_alive()
-        assert broker.err.has(REFUSING)
+        broker.err.wait(REFUSING)
         disk.grow("64m")
         wait_for(lambda: broker.udp().ask(b"P|fill|probe") == ACK, "an acknowledgement")
         send_all(broker, b"fill", numbered(range(500), b"b"))

@@ -1,51 +1,23 @@
-"""What is kept for those who are away: typed `sf` = 1 and the subscriptions of UDP peers, across restarts and kills."""
+"""What is kept for typed clients with `sf` = 1 while they are away, across restarts and kills.
 
-import os
-import signal
-import socket
-import struct
+Much of it is in test_kept_much.py, UDP peers in test_kept_peers.py.
+"""
+
 from contextlib import nullcontext
 from pathlib import Path
 
-import pytest
-
-from flow.house import Broker, Udp, wait_for
-from flow.lasting import Home, PipePublisher, Reader, TypedReader, numbered, send_all, wait_idle
-from flow.peers import Peer, counts, frozen, settled, signalled
+from flow.house import Udp, wait_for
+from flow.keeping import HOW, KEPT, NOT_KEPT, ended, subscribed
+from flow.lasting import Home, PipePublisher, TypedReader, numbered, send_all, wait_idle
+from flow.peers import frozen, settled
 from flow.test_pairs import NUMBERS, publish
 from flow.wires import (
-    FRAME,
-    SmallTcp,
     datagram,
     identity,
     padded_publish,
     subscription,
     unsubscription,
 )
-from smbroker.log.reader import LogReader
-
-KEPT = "SELECT * FROM subscriptions WHERE dialect = 'typed' AND keep = 1"
-NOT_KEPT = "SELECT * FROM subscriptions WHERE dialect = 'typed' AND keep = 0"
-PEERS = "SELECT * FROM subscriptions WHERE dialect != 'typed'"
-
-
-def subscribed(home: Home, broker: Broker, *topics: bytes, name: bytes = b"C1") -> TypedReader:
-    """A client with sf = 1 on all of these."""
-    client = TypedReader(broker, name, *(subscription(topic, 1) for topic in topics))
-    home.wait_saved(KEPT, len(topics))
-    return client
-
-
-def ended(broker: Broker, how: str) -> None:
-    if how == "kill":
-        broker.kill()
-    else:
-        assert broker.stop() == 0
-        assert not broker.err.has("Traceback"), broker.err.all
-
-
-HOW = pytest.mark.parametrize("how", ["stop", "kill"])
-
 
 # --- away and back ---
 
@@ -345,188 +317,3 @@ def test_restarts_in_quick_succession_keep_the_cursor(tmp_path: Path) -> None:
     broker.kill()
     with home.broker() as broker:
         assert TypedReader(broker, b"C1").wait(10) == numbered(range(10))
-
-
-# --- much ---
-
-
-def test_a_client_that_does_not_read_for_long_gets_everything_in_the_end(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    payloads = numbered(range(50_000))
-    with home.broker() as broker:
-        lazy = SmallTcp(broker.ports["typed"])
-        lazy.send(identity(b"lazy") + subscription(b"t", 1))
-        home.wait_saved(KEPT, 1)
-        other = TypedReader(broker, b"other", subscription(b"t", 1))
-        home.wait_saved(KEPT, 2)
-        before = broker.memory()
-        send_all(broker, b"t", payloads)
-        assert other.wait(len(payloads)) == payloads, "nobody else waits for it"
-        assert broker.memory() - before < 40 << 20
-        stream = bytearray()
-        while len(stream) < len(payloads) * FRAME:
-            piece = lazy.sock.recv(1 << 18)
-            assert piece, "closed"
-            stream += piece
-        contents = [bytes(stream[at + 51 : at + 1551]).rstrip(b"\0") for at in range(0, len(stream), FRAME)]
-        assert contents == payloads
-        assert broker.memory() - before < 40 << 20
-        assert not broker.err.has("disconnected"), broker.err.all
-
-
-@pytest.mark.parametrize("count", [15_000, 40_000], ids=["in memory", "on disk"])
-def test_a_large_backlog_comes_to_a_client_that_reads_slowly(tmp_path: Path, count: int) -> None:
-    """As frames it is more than may wait for a client."""
-    home = Home(tmp_path)
-    payloads = numbered(range(count))
-    with home.broker() as broker:
-        subscribed(home, broker, b"t").leave()
-        send_all(broker, b"t", payloads)
-        before = broker.memory()
-        back = TypedReader(broker, b"C1", reading=False)
-        publisher = broker.udp()
-        assert publisher.ask(b"P|t|last") == b"Hello Publisher!"
-        back.go_on()
-        assert back.wait(count + 1) == [*payloads, b"last"]
-        assert not broker.err.has("disconnected"), broker.err.all
-        assert broker.memory() - before < 40 << 20
-
-
-def test_leaving_and_returning_in_the_middle_of_it(tmp_path: Path) -> None:
-    """Each time the client takes what was sent, then comes back for the rest, at once."""
-    home = Home(tmp_path, "[log]\nseal_rows = 10000\n")
-    payloads = numbered(range(40_000))
-    with home.broker() as broker:
-        subscribed(home, broker, b"t").leave()
-        send_all(broker, b"t", payloads)
-        got: list[bytes] = []
-        rounds = 0
-        while len(got) < len(payloads):
-            client = TypedReader(broker, b"C1")
-            wait_for(lambda client=client, got=got: client.got or len(got) == len(payloads), "something")
-            got += client.leave()
-            rounds += 1
-        assert got == payloads
-        assert rounds > 1
-
-
-def test_returning_at_once_after_vanishing_loses_nothing_that_was_not_sent(tmp_path: Path) -> None:
-    """Connections that end while history is being read for them, as fast as can be."""
-    home = Home(tmp_path)
-    payloads = numbered(range(30_000))
-    with home.broker() as broker:
-        subscribed(home, broker, b"t").leave()
-        send_all(broker, b"t", payloads)
-        for _ in range(30):  # these never read, and their system takes almost nothing
-            client = SmallTcp(broker.ports["typed"])
-            client.send(identity(b"C1"))
-            line = f"New client C1 connected from 127.0.0.1:{client.address[1]}."
-            broker.out.wait(line)
-            client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            client.sock.close()
-            wait_for(lambda: broker.out.all[-1] == "Client C1 disconnected.", "the end of the connection")
-        back = TypedReader(broker, b"C1")
-        wait_for(lambda: back.got, "something")
-        first = int(back.contents[0])
-        assert first < 2_000, "more than their systems took is gone"
-        assert back.wait(len(payloads) - first) == payloads[first:]
-
-
-def test_what_retention_removed_is_stepped_over_and_counted(tmp_path: Path) -> None:
-    home = Home(tmp_path, "[log]\nseal_rows = 1000\nretain_bytes = 1000000\n")
-    with home.broker() as broker:
-        subscribed(home, broker, b"t").leave()
-        payloads = [b"%d %b" % (number, os.urandom(500).hex().encode()) for number in range(6_000)]
-        send_all(broker, b"t", payloads[:3_000])
-        wait_for(home.sealed, "a sealed segment")
-        send_all(broker, b"t", payloads[3_000:])
-        first = wait_for(lambda: LogReader(home.log).first_offset, "retention")
-        back = TypedReader(broker, b"C1")
-        wait_for(lambda: back.contents[-1:] == payloads[-1:], "the last")
-        assert back.contents == payloads[-len(back.got) :]
-        assert 0 < len(back.got) < 6_000, f"the log begins at {first}"
-        history = Reader(broker, b"t")
-        wait_for(lambda: history.got[b"t"][-1:] == payloads[-1:], "the last")
-        assert history.got[b"t"] == payloads[-history.count :]
-        assert counts(broker)["cursor_behind"] >= 1
-
-
-# --- UDP peers ---
-
-
-SUBSCRIPTIONS = [
-    ("soh", b"a/b", b"\x01a/b\x02x"),
-    ("soh", b"a/#", b"\x01a/b\x02x"),
-    ("soh", b"#", b"\x01a/b\x02x"),
-    ("pipe", b"a/b", b"TOPIC: a/b - MESSAGE: x"),
-    ("pipe", b"#", b"TOPIC: a/b - MESSAGE: x"),
-    ("semicolon", b"a/b", b"a/b;x"),
-    ("semicolon", b"#/b", b"a/b;x"),
-    ("semicolon", b"a/#", b"a/b;x"),
-]
-
-
-@HOW
-def test_udp_subscriptions_outlive_the_broker(tmp_path: Path, how: str) -> None:
-    home = Home(tmp_path)
-    broker = home.broker()
-    peers = [Peer(broker) for _ in SUBSCRIPTIONS]
-    for peer, (dialect, topic, _) in zip(peers, SUBSCRIPTIONS, strict=True):
-        peer.subscribe(dialect, topic)
-    home.wait_saved(PEERS, len(SUBSCRIPTIONS))
-    ended(broker, how)
-    with home.broker() as broker:
-        Udp(broker.ports["udp"]).send(b"pa/b;x")
-        for peer, (_, _, expected) in zip(peers, SUBSCRIPTIONS, strict=True):
-            assert peer.receive() == expected
-        send_all(broker, b"other", [b"y"])
-        everything = [peer for peer, (_, topic, _) in zip(peers, SUBSCRIPTIONS, strict=True) if topic == b"#"]
-        assert everything[-1].receive() == b"TOPIC: other - MESSAGE: y"
-
-
-@HOW
-def test_udp_subscriptions_that_ended_do_not_come_back(tmp_path: Path, how: str) -> None:
-    """By `u`, by SIGUSR1 and the next subscribe, and because what is sent comes back."""
-    home = Home(tmp_path)
-    broker = home.broker()
-    unsubscribed, dropped, vanished, staying, last = (Peer(broker) for _ in range(5))
-    unsubscribed.subscribe("semicolon", b"t")
-    dropped.subscribe("semicolon", b"t")
-    vanished.subscribe("pipe", b"t")
-    staying.subscribe("pipe", b"t")
-    home.wait_saved(PEERS, 4)
-    unsubscribed.send(b"u")
-    home.wait_saved(PEERS, 3)
-    signalled(broker, signal.SIGUSR1)
-    last.subscribe("semicolon", b"last")
-    home.wait_saved(PEERS, 3)
-    vanished_address = vanished.address
-    vanished.close()
-    publisher = broker.udp()
-    wait_for(lambda: publisher.send(b"pt;x") or len(home.saved(PEERS)) < 3, "the end of the subscription")
-    ended(broker, how)
-    with home.broker() as broker:
-        back = Peer(broker, *vanished_address)
-        send_all(broker, b"t", [b"after"])
-        while staying.receive() != b"TOPIC: t - MESSAGE: after":
-            pass
-        send_all(broker, b"last", [b"x"])
-        assert last.receive() == b"last;x"
-        for peer in (unsubscribed, dropped, back):
-            assert peer.silent()
-
-
-def test_both_kinds_of_the_same_peer_are_apart(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    broker = home.broker()
-    peer = Peer(broker)
-    peer.subscribe("semicolon", b"t")
-    peer.subscribe("pipe", b"t")
-    home.wait_saved(PEERS, 2)
-    peer.send(b"u")
-    home.wait_saved(PEERS, 1)
-    broker.kill()
-    with home.broker() as broker:
-        send_all(broker, b"t", [b"x"])
-        assert peer.receive() == b"TOPIC: t - MESSAGE: x"
-        assert peer.silent()

@@ -1,27 +1,23 @@
-"""padded from end to end: every rule of its section in DIALECTS.md, with a real broker and plain sockets."""
+"""padded from end to end: every rule of its section in DIALECTS.md, with a real broker and plain sockets.
 
-import os
+Keep-alive is in test_padded_alive.py, limits in test_padded_limits.py.
+"""
+
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from flow.house import LIMIT, Broker, Tcp, wait_for
+from flow.house import Broker
 from flow.wires import (
     DISCONNECT,
     PING,
     PONG,
     PUBACK,
     SUBACK,
-    SmallTcp,
     alive,
-    config,
     delivery,
-    descriptors,
     ended,
     fresh,
     gets_all,
@@ -30,50 +26,13 @@ from flow.wires import (
     padded_subscriber,
     publication,
     segments,
-    wait_descriptors,
 )
-
-INTERVAL = 10.0  # seconds of silence until the broker asks
-HURRY = 0.3  # the same, for a broker whose time runs faster
-
-LONG = pytest.mark.skipif(not os.environ.get("SMB_LONG"), reason="takes 40 s; SMB_LONG=1 runs it")
-
-
-class Listening:
-    """A client that never speaks; notes what comes first and when, while the other tests run."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.client = broker.tcp("padded")
-        self.client.sock.settimeout(INTERVAL + LIMIT)
-        self.came: list[tuple[float, bytes]] = []
-        self.silent_since = time.monotonic()
-        self._thread = threading.Thread(target=self._listen)
-        self._thread.start()
-
-    def _listen(self) -> None:
-        with suppress(OSError):
-            data = self.client.sock.recv(1_000)
-            self.came.append((time.monotonic() - self.silent_since, data))
-
-    def end(self) -> None:
-        with suppress(OSError):
-            self.client.sock.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
 
 
 @pytest.fixture(scope="module", params=["log", "no log"])
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     with Broker(*(["--no-log"] if request.param == "no log" else [])) as broker:
         yield broker
-
-
-@pytest.fixture(scope="module", autouse=True)
-def silent() -> Iterator[Listening]:
-    """Begins before the first test, so that the 10 s pass while the others run."""
-    with Broker() as broker:
-        silent = Listening(broker)
-        yield silent
-        silent.end()
 
 
 # --- publish, subscribe, message ---
@@ -328,6 +287,7 @@ def test_commands_may_come_split_anywhere(broker: Broker) -> None:
 
 # --- lengths ---
 
+
 LENGTHS = [
     ("characters, alone", 3, ["für"], "für"),
     ("characters, a known command glued to it", 3, ["für", PING], "für"),
@@ -402,266 +362,3 @@ def test_a_title_that_is_no_topic_is_refused_warned_of_and_counted_and_the_conne
         broker.stop()
         assert broker.err.has("topic_not_utf8 2")
         assert broker.err.has("topic_nul 2")
-
-
-# --- probes and keep-alive ---
-
-
-def test_a_connection_that_says_nothing_and_closes_leaves_no_trace() -> None:
-    with Broker() as broker:
-        before = descriptors(broker)
-        for kind in ("padded", "tcp", "typed"):
-            for _ in range(100):
-                broker.tcp(kind).sock.close()
-            probes = [broker.tcp(kind) for _ in range(20)]
-            for probe in probes:
-                probe.sock.shutdown(socket.SHUT_WR)
-            for probe in probes:
-                assert probe.closed()
-                probe.sock.close()
-        wait_descriptors(broker, before)
-        padded_publish(broker.tcp("padded"), b"t", b"x")
-        assert len(broker.out.all) == 5, "four listeners and ready"
-        assert broker.err.all == []
-
-
-@pytest.fixture
-def hurried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-    """A broker to which HURRY is ten seconds."""
-    hurry = f"from smbroker.dialects.padded import KeepAlive; KeepAlive.__init__.__defaults__ = ({HURRY}, 3)"
-    (tmp_path / "sitecustomize.py").write_text(hurry)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    with Broker() as broker:
-        yield broker
-
-
-GIVEN_UP = [
-    " did not answer. [1]",
-    " did not answer. [2]",
-    " did not answer. [3]",
-    " disconnected by Server",
-]
-
-
-def told(broker: Broker, client: Tcp) -> list[str]:
-    """What the console said of this client."""
-    name = str(client.address)
-    return [line.removeprefix(name) for line in broker.out.all if line.startswith(name)]
-
-
-def test_a_client_that_never_answers_is_asked_three_times_and_given_up(hurried: Broker) -> None:
-    other = padded_subscriber(hurried, b"t")
-    client = padded_subscriber(hurried, b"t")
-    start = time.monotonic()
-    assert client.receive(3 * 64) == PING * 3
-    assert client.closed()
-    assert time.monotonic() - start > 4 * HURRY - 0.1
-    assert other.receive(64) == PING
-    other.send(PONG)
-    hurried.out.wait(f"{client.address} disconnected by Server")
-    assert told(hurried, client) == GIVEN_UP
-
-
-def test_a_client_that_answers_stays_and_nothing_is_said_of_it(hurried: Broker) -> None:
-    answering = padded_subscriber(hurried, b"t")
-    silent = hurried.tcp("padded")
-    for _ in range(5):
-        assert answering.receive(64) == PING
-        answering.send(PONG)
-    assert silent.receive(3 * 64) == PING * 3
-    assert silent.closed()
-    padded_publish(hurried.tcp("padded"), b"t", b"x")
-    while (came := answering.receive(64)) == PING:
-        answering.send(PONG)
-    assert came + answering.receive(129) == delivery(b"t", b"x")
-    assert told(hurried, answering) == []
-
-
-def test_only_a_pong_resets_the_count(hurried: Broker) -> None:
-    forgiven, speaking = hurried.tcp("padded"), hurried.tcp("padded")
-    for client in (forgiven, speaking):
-        assert client.receive(2 * 64) == PING * 2
-        hurried.out.wait(f"{client.address} did not answer. [1]")
-    forgiven.send(PONG)
-    speaking.send(padded(b"Hello"))
-    assert speaking.receive(64) == PING
-    assert speaking.closed()
-    hurried.out.wait(f"{speaking.address} disconnected by Server")
-    assert told(hurried, speaking)[-2:] == [" did not answer. [3]", " disconnected by Server"]
-    assert forgiven.receive(3 * 64) == PING * 3
-    assert forgiven.closed()
-    hurried.out.wait(f"{forgiven.address} disconnected by Server")
-    assert [line for line in told(hurried, forgiven) if "[1]" in line] == [" did not answer. [1]"] * 2
-
-
-def test_a_client_that_speaks_is_not_asked(hurried: Broker) -> None:
-    speaking, silent = hurried.tcp("padded"), hurried.tcp("padded")
-    stop = threading.Event()
-
-    def speak_always() -> None:
-        while not stop.wait(HURRY / 10):
-            speaking.send(padded(b"Hello"))
-
-    thread = threading.Thread(target=speak_always)
-    thread.start()
-    try:
-        assert silent.receive(3 * 64) == PING * 3
-        assert silent.closed()
-    finally:
-        stop.set()
-        thread.join()
-    speaking.send(PING)
-    assert speaking.receive(64) == PONG, "no Ping was waiting"
-
-
-# --- limits ---
-
-
-def test_the_largest_message_arrives_whole() -> None:
-    with Broker() as broker:
-        subscriber, publisher = padded_subscriber(broker, b"t"), broker.tcp("padded")
-        message = os.urandom(1 << 20) * 16
-        sending = threading.Thread(target=publisher.send, args=(publication(b"t", message),))
-        sending.start()
-        expected = delivery(b"t", message)
-        assert subscriber.receive(len(expected)) == expected
-        sending.join()
-        assert publisher.receive(64) == PUBACK
-
-
-def test_a_subscriber_that_never_reads_is_disconnected_and_others_get_everything(tmp_path: Path) -> None:
-    with Broker("--no-log", *config(tmp_path, "[tcp]\noutbox_bytes = 1000000\n")) as broker:
-        reading, publisher = padded_subscriber(broker, b"t"), broker.tcp("padded")
-        stuck = SmallTcp(broker.ports["padded"])
-        stuck.send(padded(b"Subscribe", b"t"))
-        assert stuck.receive(64) == SUBACK
-        for number in range(200):
-            message = b"%06d" % number * 10_000
-            padded_publish(publisher, b"t", message)
-            assert reading.receive(192 + len(message)) == delivery(b"t", message)
-        broker.err.wait(f"padded 127.0.0.1:{stuck.address[1]}: disconnected: it does not read")
-        assert ended(stuck)
-        assert alive(reading)
-        stuck.sock.close()
-
-
-def stuck_readers(broker: Broker) -> list[str]:
-    """Publishes until ten subscribers that never read have been given up; what the console said of that."""
-    stuck, publisher = [SmallTcp(broker.ports["padded"]) for _ in range(10)], broker.tcp("padded")
-    for client in stuck:
-        client.send(padded(b"Subscribe", b"t"))
-        assert client.receive(64) == SUBACK
-    for _ in range(300):
-        padded_publish(publisher, b"t", b"x" * 100_000)
-    for client in stuck:
-        broker.err.wait(f"padded 127.0.0.1:{client.address[1]}: disconnected: it does not read")
-        client.sock.close()
-    return [line for line in broker.err.all if "does not read" in line]
-
-
-def test_what_waits_for_slow_readers_is_bounded(tmp_path: Path) -> None:
-    with Broker("--no-log", *config(tmp_path, "[tcp]\noutbox_bytes = 1000000\n")) as broker:
-        before = broker.memory()
-        assert stuck_readers(broker)
-        assert broker.memory() - before < 40_000_000
-
-
-def test_a_slow_reader_is_counted_once(tmp_path: Path) -> None:
-    with Broker("--no-log", *config(tmp_path, "[tcp]\noutbox_bytes = 1000000\n")) as broker:
-        assert len(stuck_readers(broker)) == 10
-        broker.stop()
-        assert broker.err.has("outbox_full 10")
-
-
-def test_unfinished_input_is_bounded_for_all_connections_together(tmp_path: Path) -> None:
-    with Broker(*config(tmp_path, "[tcp]\ninput_bytes = 1000000\n")) as broker:
-        other = padded_subscriber(broker, b"t")
-        for _ in range(5):  # what a closed connection held is free again
-            holding = broker.tcp("padded")
-            holding.send(publication(b"t", b"x" * 600_000, 700_000))
-            assert alive(other)
-            greedy = broker.tcp("padded")
-            with suppress(ConnectionError):
-                greedy.send(publication(b"t", b"x" * 600_000, 700_000))
-            assert greedy.closed(), "the one that went over it is closed"
-            holding.send(b"x" * 100_000)
-            assert holding.receive(64) == PUBACK
-            expected = delivery(b"t", b"x" * 700_000)
-            assert other.receive(len(expected)) == expected
-        broker.stop()
-        assert broker.err.has("input_full 5")
-
-
-def test_connections_beyond_the_limit_are_closed_at_once(tmp_path: Path) -> None:
-    with Broker(*config(tmp_path, "[tcp]\nmax_connections = 5\n")) as broker:
-        clients = [broker.tcp(kind) for kind in ("padded", "padded", "typed", "tcp")]
-        clients.append(padded_subscriber(broker, b"t"))
-        for kind in ("padded", "typed", "tcp"):
-            assert broker.tcp(kind).closed()
-        assert alive(clients[0])
-        clients[0].send(DISCONNECT)
-        assert clients[0].closed()
-        padded_publish(broker.tcp("padded"), b"t", b"x")
-        assert clients[-1].receive(193) == delivery(b"t", b"x")
-        broker.stop()
-        assert broker.err.has("too_many_connections 3")
-
-
-def test_subscriptions_beyond_the_limit_are_refused_and_the_connection_lives(tmp_path: Path) -> None:
-    with Broker(*config(tmp_path, "[tcp]\nmax_subscriptions = 3\n")) as broker:
-        client = padded_subscriber(broker, b"1", b"2", b"3", b"3")
-        client.send(padded(b"Subscribe", b"4"))
-        assert alive(client), "no SubAck"
-        publisher = broker.tcp("padded")
-        for title in (b"4", b"3"):
-            padded_publish(publisher, title, b"x")
-        assert client.receive(193) == delivery(b"3", b"x")
-
-
-def test_the_largest_payload_is_a_setting(tmp_path: Path) -> None:
-    with Broker(*config(tmp_path, "max_payload = 100\n")) as broker:
-        client = padded_subscriber(broker, b"t")
-        publisher = broker.tcp("padded")
-        padded_publish(publisher, b"t", b"x" * 100)
-        assert client.receive(292) == delivery(b"t", b"x" * 100)
-        publisher.send(padded(b"Publish", b"t", b"101"))
-        assert publisher.closed()
-        characters = broker.tcp("padded")
-        characters.send(publication(b"t", "ü".encode() * 60, 60))
-        assert characters.closed(), "60 characters, but 120 bytes"
-        assert alive(client)
-
-
-# --- the real ten seconds; last, so that they have passed by now ---
-
-
-def test_ten_seconds_of_silence_are_answered_by_a_ping(silent: Listening) -> None:
-    wait_for(lambda: silent.came, "a Ping", INTERVAL + LIMIT)
-    seconds, data = silent.came[0]
-    assert data == PING
-    assert INTERVAL - 0.2 < seconds < INTERVAL + 2
-
-
-@LONG
-def test_the_whole_story_takes_forty_seconds() -> None:
-    with Broker() as broker:
-        answering, silent, speaking = (padded_subscriber(broker, b"t") for _ in range(3))
-        start = time.monotonic()
-        for seconds in (10, 20, 30):
-            assert silent.receive(64, 15) == PING
-            assert abs(time.monotonic() - start - seconds) < 1
-            assert answering.receive(64, 1) == PING
-            answering.send(PONG)
-            if seconds == 10:
-                assert speaking.receive(64, 1) == PING
-                time.sleep(5)
-                speaking.send(padded(b"Hello"))  # its time begins anew, its count does not
-        assert silent.closed(15)
-        assert abs(time.monotonic() - start - 40) < 1
-        assert speaking.receive(128) == PING * 2
-        assert speaking.closed(15)
-        assert abs(time.monotonic() - start - 45) < 1
-        broker.out.wait(f"{speaking.address} disconnected by Server")
-        for client in (silent, speaking):
-            assert told(broker, client) == GIVEN_UP
-        assert told(broker, answering) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flow.house import Broker, Udp
+from flow.house import LIMIT, Broker, Udp
 from flow.peers import Peer, counts, frozen, relay, settled
 from flow.wires import config
 
@@ -56,7 +56,7 @@ def test_a_subscription_is_acknowledged_with_what_was_received(broker: Broker, t
 
 def test_the_acknowledgement_comes_from_the_port_that_was_asked(broker: Broker) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-        client.settimeout(5)
+        client.settimeout(LIMIT)
         client.sendto(b"Sa/from", ("127.0.0.1", broker.ports["udp"]))
         assert client.recvfrom(100) == (b"Aa/from", ("127.0.0.1", broker.ports["udp"]))
 

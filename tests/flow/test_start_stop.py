@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from flow.house import BIN, LIMIT, Broker, Tcp, Udp
+from flow.lasting import free_ports
 from flow.peers import ON_A_FREE_PORT, answers, needs_ipv6, settled, started
 from flow.wires import config
 from smbroker import __version__
@@ -156,9 +157,7 @@ def test_without_listen_it_listens_on_the_default_ports_of_loopback_only() -> No
 
 def test_p_sets_the_port_of_the_udp_dialects() -> None:
     need_free(1379, 12345, 8090)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     for option in ("-p", "--port"):
         with started("--no-log", option, str(port)) as broker:
             assert broker.out.wait("listening udp") == f"listening udp 127.0.0.1 {port}"

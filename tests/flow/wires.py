@@ -5,9 +5,10 @@ each other.
 """
 
 import contextlib
+import fcntl
 import socket
 import struct
-import time
+import termios
 from itertools import count, permutations
 from pathlib import Path
 
@@ -119,16 +120,20 @@ class TypedSubscriber:
     def settle(self) -> None:
         mark = MARK + b"%d" % next(_marks)
         self.client.send(subscription(mark))
-        deadline = time.monotonic() + LIMIT
-        while time.monotonic() < deadline:
-            self.publisher.send(datagram(mark, b""))
-            with contextlib.suppress(TimeoutError):
-                self.client.sock.settimeout(0.05)
-                self.client.sock.recv(1, socket.MSG_PEEK)
-                assert self.client.receive(FRAME).startswith(mark.ljust(50, b"\0")), "a message that nobody waited for"
-                self.client.send(unsubscription(mark))
-                return
-        raise AssertionError("no message came")
+        wait_for(lambda: self._heard(mark), "the mark")
+        self.client.send(unsubscription(mark))
+
+    def _heard(self, mark: bytes) -> bool:
+        """An earlier mark may have been published more than once, and come late."""
+        self.publisher.send(datagram(mark, b""))
+        try:
+            self.client.sock.settimeout(0.05)
+            self.client.sock.recv(1, socket.MSG_PEEK)
+        except TimeoutError:
+            return False
+        came = self.client.receive(FRAME)
+        assert came.startswith(MARK), "a message that nobody waited for"
+        return came.startswith(mark.ljust(50, b"\0"))
 
     def take(self) -> bytes:
         """The next message, late marks left out."""
@@ -158,9 +163,27 @@ def descriptors(broker: Broker) -> int:
 def wait_descriptors(broker: Broker, before: int) -> None:
     """Until the broker has let go of the connections that ended."""
     try:
-        wait_for(lambda: descriptors(broker) <= before + OWN, limit=LIMIT / 2)
+        wait_for(lambda: descriptors(broker) <= before + OWN)
     except AssertionError as error:
         raise AssertionError(f"the broker has {descriptors(broker)} descriptors, and had {before}") from error
+
+
+def wait_arrived(sock: socket.socket) -> None:
+    """Until all that was sent is with the broker: what it has not read yet waits in its own buffer."""
+    wait_for(
+        lambda: not struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))[0], "what was sent to arrive"
+    )
+
+
+def wait_read(broker: Broker, kind: str) -> None:
+    """Until the broker has read all datagrams that came to this listener."""
+    port = f":{broker.ports[kind]:04X}"
+
+    def queued() -> int:
+        rows = [line.split() for line in Path("/proc/net/udp").read_text().splitlines()[1:]]
+        return sum(int(row[4].split(":")[1], 16) for row in rows if row[1].endswith(port))
+
+    wait_for(lambda: not queued(), f"{kind} to be read")
 
 
 def ended(client: Tcp) -> bool:

@@ -34,7 +34,7 @@ class Heard:
         self.changed.set()
 
     def wait(self) -> None:
-        assert self.changed.wait(10)
+        assert self.changed.wait(60)
         self.changed.clear()
 
 
@@ -48,7 +48,7 @@ def test_what_queues_up_is_committed_together_and_in_order(tmp_path: Path) -> No
         gate = Event()
 
         def sync_data(self, handle: int) -> None:  # noqa: ARG002
-            assert self.gate.wait(10)
+            assert self.gate.wait(60)
 
     disk, heard = SlowDisk(), Heard()
     disk.gate.set()

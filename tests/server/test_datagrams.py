@@ -50,7 +50,7 @@ def client_of(sock: socket.socket) -> socket.socket:
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     client.bind((FAMILIES[sock.family], 0))
     client.connect(sock.getsockname()[:2])
-    client.settimeout(5)
+    client.settimeout(30)
     return client
 
 

@@ -38,8 +38,11 @@ class Running:
         return next((one for one in self.runner.statuses if one.name == name), None)
 
     def wait_state(self, name: str, state: str) -> Any:
-        wait_for(lambda: (one := self.status(name)) and one.state == state, f"{name} {state}: {self.said}", PATIENCE)
-        return self.status(name)
+        def found() -> Any:
+            one = self.status(name)
+            return one if one and one.state == state else None
+
+        return wait_for(found, f"{name} {state}: {self.said}", PATIENCE)
 
 
 def made(

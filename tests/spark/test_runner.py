@@ -86,7 +86,7 @@ def test_files_are_picked_up_while_the_others_go_on(spark: SparkSession, store: 
         assert error["line"] == 2
         directory(tmp_path, late_sql="-- table: late\nSELECT offset, 'a' AS v FROM messages\n")
         wait_rows(store.path, "late", 1)
-        assert running.status("late").error is None
+        wait_for(lambda: running.status("late").error is None, "no error any more", PATIENCE)
         directory(tmp_path, late_sql="-- table: late\nSELECT offset, 'changed' AS v FROM messages\n")
         wait_for(lambda: sum("has changed" in line for line in running.said) == 2, "the second change", PATIENCE)
         store.publish_payloads([b"2"], ORIGINS[1])
@@ -98,7 +98,11 @@ def test_files_are_picked_up_while_the_others_go_on(spark: SparkSession, store: 
         wait_for(lambda: running.status("late") is None, "removed", PATIENCE)
         wait_rows(store.path, "numbers", 2)
         assert running.status("numbers").since == began
-        wait_for(lambda: [one["name"] for one in told(store.path)] == ["numbers"], "the list without it", PATIENCE)
+        wait_for(
+            lambda: [(one["name"], one["offset"]) for one in told(store.path)] == [("numbers", 2)],
+            "the list without it, and how far the other is",
+            PATIENCE,
+        )
     assert [(one["state"], one["offset"], one["table"]) for one in told(store.path)] == [("stopped", 2, "numbers")]
 
 

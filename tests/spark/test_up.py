@@ -13,7 +13,7 @@ from flow.house import Udp, wait_for
 from spark.runnerkit import PATIENCE, rows_of
 
 KINDS = ("udp", "padded", "typed", "web")
-STOP_LIMIT = 10.0  # seconds in which Ctrl-C ends everything
+STOP_LIMIT = 60.0  # seconds in which Ctrl-C ends everything, on a busy machine too
 
 
 @contextmanager
@@ -48,13 +48,17 @@ def test_the_demo_fills_tables_and_derives_topics_and_ends_with_one_signal(tmp_p
         assert watching.receive(PATIENCE).startswith(b"derived/house/")
         os.killpg(one.process.pid, signal.SIGINT)  # as a terminal does
         assert one.process.wait(STOP_LIMIT) == 0
-        wait_for(lambda: not one.living(), f"no process: {one.living()}", 2)
+        wait_for(lambda: not one.living(), f"no process: {one.living()}")
         assert not one.err.has("Traceback"), "\n".join(one.err.all[-60:])
 
 
 def java_of(one: Demo) -> int:
-    (found,) = [pid for pid in one.living() if Path(f"/proc/{pid}/comm").read_text().strip() == "java"]
-    return found
+    found = []
+    for pid in one.living():
+        with suppress(OSError):  # it has ended meanwhile
+            found += [pid] if Path(f"/proc/{pid}/comm").read_text().strip() == "java" else []
+    (java,) = found
+    return java
 
 
 def test_up_starts_spark_again_and_ends_when_it_alone_is_told_to(tmp_path: Path) -> None:
@@ -65,11 +69,11 @@ def test_up_starts_spark_again_and_ends_when_it_alone_is_told_to(tmp_path: Path)
         wait_for(lambda: one.err.has("bad.sql:2: "), f"the error: {one.err.all}", PATIENCE)
         os.kill(java_of(one), signal.SIGKILL)
         wait_for(lambda: one.err.has("starting again in 1 s"), f"the end of Spark: {one.err.all}", PATIENCE)
-        running_again = lambda: sum("archive: running" in line for line in one.err.all) == 2  # noqa: E731
+        running_again = lambda: sum("archive: running" in line for line in one.err.all) >= 2  # noqa: E731
         wait_for(running_again, f"pipelines again: {one.err.all}", PATIENCE)
         one.process.send_signal(signal.SIGTERM)
         assert one.process.wait(STOP_LIMIT) == 0
-        wait_for(lambda: not one.living(), f"no process: {one.living()}", 2)
+        wait_for(lambda: not one.living(), f"no process: {one.living()}")
 
 
 def test_without_java_the_broker_runs_and_says_what_to_install(tmp_path: Path) -> None:

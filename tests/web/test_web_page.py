@@ -9,6 +9,7 @@ import pytest
 
 import smbroker.web
 from flow.house import Broker, wait_for
+from flow.lasting import children
 from web.calls import KINDS, Events, call, get, post, post_lines
 
 STATIC = Path(smbroker.web.__file__).parent / "static"
@@ -131,6 +132,7 @@ def test_a_flood_is_sampled(broker: Broker) -> None:
 
 
 def test_pages_are_bounded_and_make_room_when_they_go(broker: Broker) -> None:
+    wait_for(lambda: get(broker, "/v1/stats").json["streams"] == 0, "the end of those before")
     pages = [live(broker) for _ in range(50)]
     assert get(broker, "/v1/live").code == "too_many_streams"
     for page in pages:
@@ -325,8 +327,5 @@ def test_tables_are_listed_and_their_last_rows_shown(tmp_path: Path) -> None:
 def test_without_tables_nothing_is_started(broker: Broker) -> None:
     assert get(broker, "/v1/tables").json == {"tables": []}
     assert get(broker, "/v1/tables/none").code == "no_table"
-    me = broker.process.pid
-    children = Path(f"/proc/{me}/task/{me}/children").read_text().split()
-    commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
-    assert [one for one in commands if b"smbroker.log.history" in one]
-    assert not [one for one in commands if b"smbroker.spark.preview" in one]
+    assert wait_for(lambda: children(broker, "smbroker.log.history"), "the reading process")
+    assert not children(broker, "smbroker.spark.preview")
