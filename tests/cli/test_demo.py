@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli.programs import SCRIPTS, run
-from flow.house import Lines, Udp, wait_for
+from flow.house import Lines, Udp, end_with_the_tests, wait_for
 from smbroker.cli.ports import typed_before
 from smbroker.cli.smb import COMMANDS
 
@@ -71,6 +71,7 @@ def demo(data: Path, *options: str, kinds: tuple[str, ...] = LISTEN) -> Iterator
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        preexec_fn=end_with_the_tests,
         cwd=data,
     )
     with process:

@@ -145,10 +145,11 @@ def test_a_packet_that_ends_early_is_malformed_or_a_whole_shorter_one(version: i
             assert decode(packet.encode(version), version) == [packet]
 
 
-@pytest.mark.parametrize(("version", "name"), [case for case in CASES if "PUBLISH " not in case[1]])
+ENDING = [case for case in CASES if "PUBLISH " not in case[1] and case[1] not in ("SUBACK", "UNSUBACK")]
+
+
+@pytest.mark.parametrize(("version", "name"), ENDING)
 def test_a_packet_that_goes_on_after_its_end_is_malformed(version: int, name: str) -> None:
-    if name in ("SUBACK", "UNSUBACK"):
-        pytest.skip("a list of codes has any length")
     data = encoded(name, version)
     more = b"\x00" if "SUBSCRIBE" in name else b"\x00\x00"  # one alone may be an empty list of properties
     assert reason_of(framed(data[0], body_of(data) + more), version) == MALFORMED

@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from flow.house import BIN, LIMIT, Broker, Lines, Udp, wait_for
+from flow.house import BIN, LIMIT, Broker, Lines, Udp, end_with_the_tests, wait_for
 
 ON_A_FREE_PORT = ("--no-log", "--listen", "udp://127.0.0.1:0")
 DIALECTS = ("soh", "pipe", "semicolon")
@@ -196,7 +196,9 @@ def started(*options: str, **settings: Any) -> Iterator[Program]:
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with tempfile.TemporaryDirectory(prefix="smb-test-", ignore_cleanup_errors=True) as folder:
         settings = {"cwd": folder, **streams, **settings}
-        process = subprocess.Popen([BIN / "smbbroker", *options], start_new_session=True, **settings)
+        process = subprocess.Popen(
+            [BIN / "smbbroker", *options], start_new_session=True, preexec_fn=end_with_the_tests, **settings
+        )
         try:
             yield Program(process)
         finally:

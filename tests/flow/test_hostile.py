@@ -40,7 +40,7 @@ from flow.wires import (
 )
 
 LONG = bool(os.environ.get("SMB_LONG"))
-NUMBER = 10_000  # of datagrams or streams per dialect
+NUMBER = 10_000 if LONG else 4_000  # of datagrams or streams per dialect
 MOST_GROWTH = 50_000_000  # bytes
 MEGABYTE = 1_000_000
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a close is a reset
@@ -92,7 +92,7 @@ def fuzzed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     log = request.param == "log"
     with Broker(*roomy(tmp_path_factory), *([] if log else ["--no-log"])) as broker:
         check_all_dialects(broker)
-        yield Fuzzed(broker, NUMBER if LONG or not log else NUMBER // 10)
+        yield Fuzzed(broker, NUMBER if LONG or not log else NUMBER // 4)
 
 
 def roomy(tmp_path_factory: pytest.TempPathFactory) -> list[str]:

@@ -3,78 +3,91 @@
 Much of it is in test_kept_much.py, UDP peers in test_kept_peers.py.
 """
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
-from flow.house import Udp, wait_for
-from flow.keeping import HOW, KEPT, NOT_KEPT, ended, subscribed
+import pytest
+
+from flow.house import Broker, Udp, wait_for
+from flow.keeping import HOW, KEPT, NOT_KEPT, Client, ended, subscribed
 from flow.lasting import Home, PipePublisher, TypedReader, numbered, send_all, wait_idle
 from flow.peers import frozen, settled
 from flow.test_pairs import NUMBERS, publish
 from flow.wires import (
     datagram,
+    fresh,
     identity,
     padded_publish,
     subscription,
     unsubscription,
 )
 
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Broker]]:
+    home = Home(tmp_path_factory.mktemp("kept"))
+    with home.broker() as broker:
+        yield home, broker
+
+
+@pytest.fixture
+def client(shared: tuple[Home, Broker]) -> Client:
+    return Client(*shared)
+
+
 # --- away and back ---
 
 
-def test_what_is_published_while_away_comes_once_and_in_order(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    with home.broker() as broker:
-        first = subscribed(home, broker, b"t")
-        send_all(broker, b"t", numbered(range(5)))
-        first.wait(5)
-        assert first.leave() == numbered(range(5))
-        send_all(broker, b"t", numbered(range(5, 10)))
-        second = TypedReader(broker, b"C1")
-        second.wait(5)
-        send_all(broker, b"t", numbered(range(10, 15)))
-        second.wait(10)
-        assert second.leave() == numbered(range(5, 15))
-        third = TypedReader(broker, b"C1")
-        send_all(broker, b"t", [b"last"])
-        assert third.wait(1) == [b"last"], "nothing comes again"
+def test_what_is_published_while_away_comes_once_and_in_order(client: Client) -> None:
+    topic = fresh()
+    first = client.subscribed(topic)
+    client.publish(topic, numbered(range(5)))
+    first.wait(5)
+    assert first.leave() == numbered(range(5))
+    client.publish(topic, numbered(range(5, 10)))
+    second = client.reader()
+    second.wait(5)
+    client.publish(topic, numbered(range(10, 15)))
+    second.wait(10)
+    assert second.leave() == numbered(range(5, 15))
+    third = client.reader()
+    client.publish(topic, [b"last"])
+    assert third.wait(1) == [b"last"], "nothing comes again"
 
 
-def test_the_order_across_topics_is_the_order_of_publishing(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    topics = [b"a", b"b/b", b"c", b"not/mine"]
-    with home.broker() as broker:
-        subscribed(home, broker, *topics[:3]).leave()
-        expected = []
-        with PipePublisher(broker.ports["udp"]) as publisher:
-            for number in range(3_000):
-                topic = topics[number * number % 4]
-                publisher.publish(topic, b"%d" % number)
-                if topic in topics[:3]:
-                    expected.append((topic, b"%d" % number))
-        back = TypedReader(broker, b"C1")
-        back.wait(len(expected))
-        assert [(topic, content) for topic, _, content, _ in back.got] == expected
+def test_the_order_across_topics_is_the_order_of_publishing(client: Client) -> None:
+    topics = [fresh() for _ in range(4)]
+    client.subscribed(*topics[:3]).leave()
+    expected = []
+    with PipePublisher(client.broker.ports["udp"]) as publisher:
+        for number in range(3_000):
+            topic = topics[number * number % 4]
+            publisher.publish(topic, b"%d" % number)
+            if topic in topics[:3]:
+                expected.append((topic, b"%d" % number))
+    back = client.reader()
+    back.wait(len(expected))
+    assert [(topic, content) for topic, _, content, _ in back.got] == expected
 
 
-def test_what_comes_at_the_moment_of_leaving_is_not_lost(tmp_path: Path) -> None:
+def test_what_comes_at_the_moment_of_leaving_is_not_lost(client: Client) -> None:
     """The client closes and others publish at once: the broker may hear of the message first."""
-    home = Home(tmp_path)
-    with home.broker() as broker:
-        subscribed(home, broker, b"t").leave()
-        publisher = broker.udp()
-        for number in range(60):
-            client = broker.tcp("typed")
-            client.send(identity(b"C1"))
-            broker.out.wait(f"New client C1 connected from 127.0.0.1:{client.address[1]}.")
-            with frozen(broker) if number % 2 else nullcontext():
-                client.sock.close()
-                publisher.send(b"pt;%d" % number)
-            settled(broker)
-            wait_for(lambda: broker.out.all[-1] == "Client C1 disconnected.", "the end of the connection")
-            back = TypedReader(broker, b"C1")
-            assert back.wait(1) == [b"%d" % number]
-            assert back.leave() == [b"%d" % number]
+    broker, topic, name = client.broker, fresh(), client.name.decode()
+    client.subscribed(topic).leave()
+    publisher = broker.udp()
+    for number in range(60):
+        leaving = broker.tcp("typed")
+        leaving.send(identity(client.name))
+        broker.out.wait(f"New client {name} connected from 127.0.0.1:{leaving.address[1]}.")
+        with frozen(broker) if number % 2 else nullcontext():
+            leaving.sock.close()
+            publisher.send(b"p%b;%d" % (topic, number))
+        settled(broker)
+        wait_for(lambda: broker.out.all[-1] == f"Client {name} disconnected.", "the end of the connection")
+        back = client.reader()
+        assert back.wait(1) == [b"%d" % number]
+        assert back.leave() == [b"%d" % number]
 
 
 def test_messages_of_every_dialect_come_with_their_type_and_source(tmp_path: Path) -> None:
@@ -116,106 +129,99 @@ def test_what_does_not_fit_typed_is_left_out_of_what_was_kept(tmp_path: Path) ->
 # --- sf ---
 
 
-def test_without_sf_what_is_published_while_away_is_missed(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    with home.broker() as broker:
-        client = TypedReader(broker, b"C1", subscription(b"missed", 0), subscription(b"kept", 1))
-        home.wait_saved(NOT_KEPT, 1)
-        home.wait_saved(KEPT, 1)
-        client.leave()
-        for topic in (b"missed", b"kept"):
-            send_all(broker, topic, numbered(range(3), topic))
-        back = TypedReader(broker, b"C1")
-        assert back.wait(3) == numbered(range(3), b"kept")
-        for topic in (b"missed", b"kept"):
-            send_all(broker, topic, [b"live " + topic])
-        assert sorted(back.wait(5)[3:]) == [b"live kept", b"live missed"], "still subscribed to both"
+def test_without_sf_what_is_published_while_away_is_missed(client: Client) -> None:
+    missed, kept = fresh(), fresh()
+    first = client.reader(subscription(missed, 0), subscription(kept, 1))
+    client.wait_saved(NOT_KEPT, 1)
+    client.wait_saved(KEPT, 1)
+    first.leave()
+    for topic in (missed, kept):
+        client.publish(topic, numbered(range(3), topic))
+    back = client.reader()
+    assert back.wait(3) == numbered(range(3), kept)
+    for topic in (missed, kept):
+        client.publish(topic, [b"live " + topic])
+    assert sorted(back.wait(5)[3:]) == sorted([b"live " + kept, b"live " + missed]), "still subscribed to both"
 
 
-def test_subscribing_again_updates_sf_and_delivers_once(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    with home.broker() as broker:
-        for sf, kept in ((0, 0), (1, 1), (1, 1), (0, 0), (1, 1)):
-            client = TypedReader(broker, b"C1", subscription(b"t", sf))
-            home.wait_saved(KEPT if sf else NOT_KEPT, 1)
-            send_all(broker, b"t", [b"live"])
-            assert client.wait(1) == [b"live"]
-            client.leave()
-            send_all(broker, b"t", [b"away"])
-            back = TypedReader(broker, b"C1")
-            send_all(broker, b"t", [b"back"])
-            assert back.wait(kept + 1) == [b"away"] * kept + [b"back"]
-            back.leave()
-
-
-def test_changing_sf_under_load_delivers_each_message_once(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    with home.broker() as broker:
-        client = TypedReader(broker, b"C1", subscription(b"t", 0))
-        home.wait_saved(NOT_KEPT, 1)
-        payloads = numbered(range(6_000))
-        with PipePublisher(broker.ports["udp"]) as publisher:
-            for number, payload in enumerate(payloads):
-                publisher.publish(b"t", payload)
-                if number % 50 == 0:
-                    client.client.send(subscription(b"t", number // 50 % 2))
-        assert client.wait(len(payloads)) == payloads
-
-
-def test_sf_changed_while_much_is_still_to_come_loses_nothing(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    payloads = numbered(range(25_000))
-    with home.broker() as broker:
-        subscribed(home, broker, b"t").leave()
-        send_all(broker, b"t", payloads)
-        back = TypedReader(broker, b"C1", subscription(b"t", 0))
-        assert back.wait(len(payloads)) == payloads
-        send_all(broker, b"t", [b"live"])
-        assert back.wait(len(payloads) + 1)[-1] == b"live"
-        home.wait_saved(NOT_KEPT, 1)
+def test_subscribing_again_updates_sf_and_delivers_once(client: Client) -> None:
+    topic = fresh()
+    for sf, kept in ((0, 0), (1, 1), (1, 1), (0, 0), (1, 1)):
+        reader = client.reader(subscription(topic, sf))
+        client.wait_saved(KEPT if sf else NOT_KEPT, 1)
+        client.publish(topic, [b"live"])
+        assert reader.wait(1) == [b"live"]
+        reader.leave()
+        client.publish(topic, [b"away"])
+        back = client.reader()
+        client.publish(topic, [b"back"])
+        assert back.wait(kept + 1) == [b"away"] * kept + [b"back"]
         back.leave()
-        send_all(broker, b"t", [b"missed"])
-        again = TypedReader(broker, b"C1")
-        send_all(broker, b"t", [b"last"])
-        assert again.wait(1) == [b"last"]
 
 
-def test_what_was_unsubscribed_does_not_come(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    with home.broker() as broker:
-        client = subscribed(home, broker, b"t", b"u")
-        client.client.send(unsubscription(b"t"))
-        home.wait_saved(KEPT, 1)
-        client.leave()
-        for topic in (b"t", b"u"):
-            send_all(broker, topic, [topic])
-        back = TypedReader(broker, b"C1")
-        assert back.wait(1) == [b"u"]
-        back.client.send(unsubscription(b"u"))
-        home.wait_saved(KEPT, 0)
-        back.leave()
-        for topic in (b"t", b"u"):
-            send_all(broker, topic, [topic])
-        again = TypedReader(broker, b"C1", subscription(b"last", 1))
-        home.wait_saved(KEPT, 1)
-        send_all(broker, b"last", [b"last"])
-        assert again.wait(1) == [b"last"]
+def test_changing_sf_under_load_delivers_each_message_once(client: Client) -> None:
+    topic = fresh()
+    reader = client.reader(subscription(topic, 0))
+    client.wait_saved(NOT_KEPT, 1)
+    payloads = numbered(range(6_000))
+    with PipePublisher(client.broker.ports["udp"]) as publisher:
+        for number, payload in enumerate(payloads):
+            publisher.publish(topic, payload)
+            if number % 50 == 0:
+                reader.client.send(subscription(topic, number // 50 % 2))
+    assert reader.wait(len(payloads)) == payloads
 
 
-def test_a_topic_begins_with_its_subscription_and_not_before(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    with home.broker() as broker:
-        send_all(broker, b"a", [b"before"])
-        send_all(broker, b"b", [b"before"])
-        subscribed(home, broker, b"a").leave()
-        send_all(broker, b"a", [b"a"])
-        send_all(broker, b"b", [b"before"])
-        second = TypedReader(broker, b"C1", subscription(b"b", 1))
-        home.wait_saved(KEPT, 2)
-        assert second.wait(1) == [b"a"]
-        second.leave()
-        send_all(broker, b"b", [b"b"])
-        assert TypedReader(broker, b"C1").wait(1) == [b"b"]
+def test_sf_changed_while_much_is_still_to_come_loses_nothing(client: Client) -> None:
+    topic, payloads = fresh(), numbered(range(25_000))
+    client.subscribed(topic).leave()
+    client.publish(topic, payloads)
+    back = client.reader(subscription(topic, 0))
+    assert back.wait(len(payloads)) == payloads
+    client.publish(topic, [b"live"])
+    assert back.wait(len(payloads) + 1)[-1] == b"live"
+    client.wait_saved(NOT_KEPT, 1)
+    back.leave()
+    client.publish(topic, [b"missed"])
+    again = client.reader()
+    client.publish(topic, [b"last"])
+    assert again.wait(1) == [b"last"]
+
+
+def test_what_was_unsubscribed_does_not_come(client: Client) -> None:
+    one, other, last = fresh(), fresh(), fresh()
+    reader = client.subscribed(one, other)
+    reader.client.send(unsubscription(one))
+    client.wait_saved(KEPT, 1)
+    reader.leave()
+    for topic in (one, other):
+        client.publish(topic, [topic])
+    back = client.reader()
+    assert back.wait(1) == [other]
+    back.client.send(unsubscription(other))
+    client.wait_saved(KEPT, 0)
+    back.leave()
+    for topic in (one, other):
+        client.publish(topic, [topic])
+    again = client.reader(subscription(last, 1))
+    client.wait_saved(KEPT, 1)
+    client.publish(last, [b"last"])
+    assert again.wait(1) == [b"last"]
+
+
+def test_a_topic_begins_with_its_subscription_and_not_before(client: Client) -> None:
+    one, other = fresh(), fresh()
+    for topic in (one, other):
+        client.publish(topic, [b"before"])
+    client.subscribed(one).leave()
+    client.publish(one, [b"a"])
+    client.publish(other, [b"before"])
+    second = client.reader(subscription(other, 1))
+    client.wait_saved(KEPT, 2)
+    assert second.wait(1) == [b"a"]
+    second.leave()
+    client.publish(other, [b"b"])
+    assert client.reader().wait(1) == [b"b"]
 
 
 # --- restarts ---

@@ -84,15 +84,16 @@ def test_a_disconnect_prolongs_a_session(broker: Broker) -> None:
 # --- wills ---
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_keep_alive_that_passes_sends_the_will(broker: Broker, version: int) -> None:
+def test_a_keep_alive_that_passes_sends_the_will(broker: Broker) -> None:
     name = topic()
     watcher = Mqtt(broker)
     watcher.subscribe(name, qos=2)
-    client = Mqtt(broker, version=version, keep_alive=1, will=Will(name.encode(), b"silent", 2))
-    message = watcher.get()
-    assert (message.payload, message.qos, message.retain) == (b"silent", 2, False)
-    assert client.ended(0x8D)
+    will = Will(name.encode(), b"silent", 2)
+    clients = [Mqtt(broker, version=version, keep_alive=1, will=will) for version in VERSIONS]
+    for client in clients:
+        message = watcher.get()
+        assert (message.payload, message.qos, message.retain) == (b"silent", 2, False)
+        assert client.ended(0x8D)
 
 
 def test_a_will_has_its_properties(broker: Broker) -> None:

@@ -179,7 +179,7 @@ def test_a_will_that_waits_survives_the_broker(tmp_path: Path, how: str) -> None
         watcher = lasting(broker, "watcher")
         watcher.subscribe("will/+", qos=1)
         watcher.disconnect()
-        lasting(broker, "mortal", will=delayed(b"will/a", 3)).disconnect(0x04)
+        lasting(broker, "mortal", will=delayed(b"will/a", 2)).disconnect(0x04)
         returns = lasting(broker, "returns", will=delayed(b"will/b", 1_000))
         returns.disconnect(0x04)
         end(broker, how)

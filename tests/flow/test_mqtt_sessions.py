@@ -1,17 +1,36 @@
 """MQTT sessions: clients that go and come back, restarts and kills of the broker, history."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from flow.house import Broker
-from flow.mqtt import KINDS, Mqtt
+from flow.mqtt import KINDS, VERSIONS, Mqtt, topic
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Ack, Disconnect, Publish
 
 KEEP: f.Properties = {f.SESSION_EXPIRY: 1_000}
-MODES = [[], ["--no-log"]]
+
+
+@pytest.fixture(scope="module")
+def logged() -> Iterator[Broker]:
+    with Broker(kinds=KINDS) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def relaying() -> Iterator[Broker]:
+    with Broker("--no-log", kinds=KINDS) as broker:
+        yield broker
+
+
+@pytest.fixture(params=["logged", "relaying"])
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """With a log and without."""
+    made: Broker = request.getfixturevalue(request.param)
+    return made
 
 
 def lasting(broker: Broker, client: str, version: int, **more: object) -> Mqtt:
@@ -24,84 +43,79 @@ def numbers(client: Mqtt, count: int) -> list[int]:
     return [int(client.get().payload) for _ in range(count)]
 
 
-@pytest.mark.parametrize("options", MODES, ids=["log", "no-log"])
-@pytest.mark.parametrize("version", [4, 5])
-def test_a_session_gets_what_came_while_it_was_away(options: list[str], version: int) -> None:
-    with Broker(*options, kinds=KINDS) as broker:
-        client = lasting(broker, "away", version)
-        assert not client.connack.present
-        client.subscribe("s/+", qos=2)
-        client.disconnect()
-        publisher = Mqtt(broker)
-        for number in range(50):
-            publisher.publish("s/x", b"%d" % number, 1 + number % 2)
-        publisher.publish("s/x", b"not kept", 0)
-        broker.udp().ask(b"P|s/x|50")
-        client = lasting(broker, "away", version)
-        assert client.connack.present
-        assert numbers(client, 51) == list(range(51))
-        assert client.quiet()
-        client.disconnect()
-        assert Mqtt(broker, "away", version=version).connack.present is False
-        assert lasting(broker, "away", version).connack.present is False
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_session_gets_what_came_while_it_was_away(broker: Broker, version: int) -> None:
+    name = topic()
+    client = lasting(broker, name, version)
+    assert not client.connack.present
+    client.subscribe(f"{name}/+", qos=2)
+    client.disconnect()
+    publisher = Mqtt(broker)
+    for number in range(50):
+        publisher.publish(f"{name}/x", b"%d" % number, 1 + number % 2)
+    publisher.publish(f"{name}/x", b"not kept", 0)
+    broker.udp().ask(f"P|{name}/x|50".encode())
+    client = lasting(broker, name, version)
+    assert client.connack.present
+    assert numbers(client, 51) == list(range(51))
+    assert client.quiet()
+    client.disconnect()
+    assert Mqtt(broker, name, version=version).connack.present is False
+    assert lasting(broker, name, version).connack.present is False
 
 
-@pytest.mark.parametrize("options", MODES, ids=["log", "no-log"])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_was_not_acknowledged_comes_again(options: list[str], qos: int) -> None:
-    with Broker(*options, kinds=KINDS) as broker:
-        client = lasting(broker, "again", 4)
-        client.subscribe("t", qos=qos)
-        publisher = Mqtt(broker)
-        for number in range(3):
-            publisher.publish("t", b"%d" % number, qos)
-        first = [client.expect(Publish) for _ in range(3)]
-        client.accept(first[1])
-        client.drop()
-        publisher.publish("t", b"3", qos)
-        client = lasting(broker, "again", 4)
-        again = [client.expect(Publish) for _ in range(3)]
-        assert [one.payload for one in again] == [b"0", b"2", b"3"]
-        assert [one.dup for one in again[:2]] == [True, True]
-        assert [one.packet_id for one in again[:2]] == [first[0].packet_id, first[2].packet_id]
-        for one in again:
-            client.accept(one)
-        assert client.quiet()
+def test_what_was_not_acknowledged_comes_again(broker: Broker, qos: int) -> None:
+    name = topic()
+    client = lasting(broker, name, 4)
+    client.subscribe(name, qos=qos)
+    publisher = Mqtt(broker)
+    for number in range(3):
+        publisher.publish(name, b"%d" % number, qos)
+    first = [client.expect(Publish) for _ in range(3)]
+    client.accept(first[1])
+    client.drop()
+    publisher.publish(name, b"3", qos)
+    client = lasting(broker, name, 4)
+    again = [client.expect(Publish) for _ in range(3)]
+    assert [one.payload for one in again] == [b"0", b"2", b"3"]
+    assert [one.dup for one in again[:2]] == [True, True]
+    assert [one.packet_id for one in again[:2]] == [first[0].packet_id, first[2].packet_id]
+    for one in again:
+        client.accept(one)
+    assert client.quiet()
 
 
-@pytest.mark.parametrize("options", MODES, ids=["log", "no-log"])
-def test_a_release_is_repeated_instead_of_the_message(options: list[str]) -> None:
-    with Broker(*options, kinds=KINDS) as broker:
-        client = lasting(broker, "release", 4)
-        client.subscribe("t", qos=2)
-        Mqtt(broker).publish("t", b"x", 2)
-        message = client.expect(Publish)
-        client.send(Ack(f.PUBREC, message.packet_id))
-        assert client.expect(Ack).kind == f.PUBREL
-        client.drop()
-        client = lasting(broker, "release", 4)
-        assert client.expect(Ack) == Ack(f.PUBREL, message.packet_id)
-        client.send(Ack(f.PUBCOMP, message.packet_id))
-        assert client.quiet()
+def test_a_release_is_repeated_instead_of_the_message(broker: Broker) -> None:
+    name = topic()
+    client = lasting(broker, name, 4)
+    client.subscribe(name, qos=2)
+    Mqtt(broker).publish(name, b"x", 2)
+    message = client.expect(Publish)
+    client.send(Ack(f.PUBREC, message.packet_id))
+    assert client.expect(Ack).kind == f.PUBREL
+    client.drop()
+    client = lasting(broker, name, 4)
+    assert client.expect(Ack) == Ack(f.PUBREL, message.packet_id)
+    client.send(Ack(f.PUBCOMP, message.packet_id))
+    assert client.quiet()
 
 
-def test_a_session_expires() -> None:
-    with Broker(kinds=KINDS) as broker:
-        Mqtt(broker, "brief", version=5, properties=KEEP).disconnect()
-        client = Mqtt(broker, "brief", version=5, clean=False, properties={f.SESSION_EXPIRY: 1})
-        assert client.connack.present
-        client.disconnect()
-        time.sleep(1.3)
-        assert not Mqtt(broker, "brief", version=5, clean=False).connack.present
+def test_a_session_expires(logged: Broker) -> None:
+    Mqtt(logged, "brief", version=5, properties=KEEP).disconnect()
+    client = Mqtt(logged, "brief", version=5, clean=False, properties={f.SESSION_EXPIRY: 1})
+    assert client.connack.present
+    client.disconnect()
+    time.sleep(1.3)
+    assert not Mqtt(logged, "brief", version=5, clean=False).connack.present
 
 
-def test_a_disconnect_may_change_the_expiry() -> None:
-    with Broker(kinds=KINDS) as broker:
-        Mqtt(broker, "ends", version=5, properties=KEEP).disconnect(properties={f.SESSION_EXPIRY: 0})
-        assert not Mqtt(broker, "ends", version=5, clean=False).connack.present
-        client = Mqtt(broker, "cannot", version=5)
-        client.send(Disconnect(0, {f.SESSION_EXPIRY: 5}))
-        assert client.ended(0x82)
+def test_a_disconnect_may_change_the_expiry(logged: Broker) -> None:
+    Mqtt(logged, "ends", version=5, properties=KEEP).disconnect(properties={f.SESSION_EXPIRY: 0})
+    assert not Mqtt(logged, "ends", version=5, clean=False).connack.present
+    client = Mqtt(logged, "cannot", version=5)
+    client.send(Disconnect(0, {f.SESSION_EXPIRY: 5}))
+    assert client.ended(0x82)
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stop", "kill"])
@@ -154,21 +168,20 @@ def test_qos_2_is_exactly_once_across_a_kill(tmp_path: Path) -> None:
         assert client.quiet()
 
 
-def test_a_session_far_behind_reads_from_the_log() -> None:
+def test_a_session_far_behind_reads_from_the_log(logged: Broker) -> None:
     """More than is in memory: it comes from the reading process."""
-    with Broker(kinds=KINDS) as broker:
-        client = lasting(broker, "far", 4)
-        client.subscribe("far/#", qos=1)
-        client.disconnect()
-        publisher = Mqtt(broker)
-        frames = [Publish(b"far/x", b"%d" % number, 1, packet_id=number % 900 + 1) for number in range(25_000)]
-        for begin in range(0, len(frames), 500):
-            publisher.tcp.send(b"".join(frame.encode(4) for frame in frames[begin : begin + 500]))
-            for _ in range(500):
-                publisher.expect(Ack)
-        client = lasting(broker, "far", 4)
-        assert numbers(client, 25_000) == list(range(25_000))
-        assert client.quiet()
+    client = lasting(logged, "far", 4)
+    client.subscribe("far/#", qos=1)
+    client.disconnect()
+    publisher = Mqtt(logged)
+    frames = [Publish(b"far/x", b"%d" % number, 1, packet_id=number % 900 + 1) for number in range(25_000)]
+    for begin in range(0, len(frames), 500):
+        publisher.tcp.send(b"".join(frame.encode(4) for frame in frames[begin : begin + 500]))
+        for _ in range(500):
+            publisher.expect(Ack)
+    client = lasting(logged, "far", 4)
+    assert numbers(client, 25_000) == list(range(25_000))
+    assert client.quiet()
 
 
 def test_smb_replay() -> None:
@@ -190,10 +203,9 @@ def test_smb_replay() -> None:
         assert client.subscribe("h/#", properties={f.USER: [("smb-replay", "tomorrow")]}) == [0x83]
 
 
-def test_there_is_no_replay_without_a_log() -> None:
-    with Broker("--no-log", kinds=KINDS) as broker:
-        client = Mqtt(broker, version=5)
-        assert client.subscribe("h", properties={f.USER: [("smb-replay", "all")]}) == [0x83]
+def test_there_is_no_replay_without_a_log(relaying: Broker) -> None:
+    client = Mqtt(relaying, version=5)
+    assert client.subscribe("h", properties={f.USER: [("smb-replay", "all")]}) == [0x83]
 
 
 def test_a_session_that_is_away_is_bounded_without_a_log(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """Passwords, tokens and keys that clients show: none of them appears anywhere, whatever becomes of the request."""
 
+import socket
 import subprocess
 from base64 import b64encode
 from contextlib import suppress
 from pathlib import Path
 
 from flow.house import BIN, Broker, Tcp
-from flow.wires import config
+from flow.wires import config, ended
 from smbroker.dialects.mqtt.packets import Connect
 from web.calls import call, get
 
@@ -15,11 +16,12 @@ BASIC = b64encode(f"ann:{SECRET}".encode()).decode()
 
 
 def spoken(broker: Broker, kind: str, data: bytes) -> None:
+    """All that comes of it has come when the broker closes."""
     client = Tcp(broker.ports[kind])
-    client.sock.settimeout(0.3)
-    with suppress(OSError):
+    with suppress(ConnectionError):
         client.send(data)
-        client.sock.recv(65_536)
+        client.sock.shutdown(socket.SHUT_WR)
+    assert ended(client)
     client.sock.close()
 
 

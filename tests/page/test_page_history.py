@@ -1,4 +1,7 @@
-"""A log of a million messages on the page: back to the first and forward again, with a bounded number of elements."""
+"""A long log on the page: back to the first and forward again, with a bounded number of elements.
+
+SMB_LONG=1: a million messages.
+"""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -8,12 +11,13 @@ import pytest
 from playwright.sync_api import Page, Response, expect
 
 from flow.house import Broker
+from flow.lasting import LONG
 from page.test_page import go
 from smbroker.log.log import Log
 from smbroker.model.message import Columns, Dialect, Kind, Origin
 from web.calls import KINDS
 
-COUNT = 1_000_000
+COUNT = 1_000_000 if LONG else 300_000
 TURN = 5_000
 START = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
 MOST = 500  # messages that the tail has at once
@@ -33,7 +37,7 @@ def filled(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    data = tmp_path_factory.mktemp("million")
+    data = tmp_path_factory.mktemp("long")
     filled(data / "log")
     with Broker(data=data, kinds=KINDS) as made:
         yield made

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cli.programs import SCRIPTS
 from cli.test_demo import Demo
-from flow.house import Udp, wait_for
+from flow.house import Udp, end_with_the_tests, wait_for
 from spark.runnerkit import PATIENCE, rows_of
 
 KINDS = ("udp", "padded", "typed", "web")
@@ -26,6 +26,7 @@ def running(folder: Path, *words: str, path: str | None = None) -> Iterator[Demo
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        preexec_fn=end_with_the_tests,
         cwd=folder,
         env=environment,
     )

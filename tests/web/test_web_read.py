@@ -150,42 +150,48 @@ def test_health(history: Broker) -> None:
 # --- streams ---
 
 
-def test_a_stream_has_history_and_then_what_is_new() -> None:
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """Where these tests publish, one after the other."""
     with Broker(kinds=KINDS) as broker:
-        post_lines(broker, *[{"topic": f"t/{n % 2}", "payload": f"{n}"} for n in range(3_000)])
-        events = Events(broker, "?filter=t/1&from=101")
-        assert [event.id for event in events.take(1_450)] == list(range(101, 3_000, 2))
-        post(broker, "t/0", b"not this one")
-        post(broker, "t/1", b"live")
-        event = events.next()
-        assert (event.id, event.data["text"], event.data["offset"]) == (3_001, "live", 3_001)
-        (row,) = messages(broker, "?from=3001").rows
-        assert event.data == row
-        events.close()
+        yield broker
 
 
-def test_without_from_only_what_is_new_comes() -> None:
-    with Broker(kinds=KINDS) as broker:
-        post(broker, "a", b"old")
-        events = Events(broker)
-        post(broker, "a", b"new")
-        assert events.next().data["text"] == "new"
-        events.close()
+def test_a_stream_has_history_and_then_what_is_new(broker: Broker) -> None:
+    lines = post_lines(broker, *[{"topic": f"t/{n % 2}", "payload": f"{n}"} for n in range(3_000)])
+    first = lines.json["first_offset"]
+    events = Events(broker, f"?filter=t/1&from={first + 101}")
+    assert [event.id for event in events.take(1_450)] == list(range(first + 101, first + 3_000, 2))
+    post(broker, "t/0", b"not this one")
+    last = post(broker, "t/1", b"live").json["offset"]
+    event = events.next()
+    assert (event.id, event.data["text"], event.data["offset"]) == (last, "live", last)
+    (row,) = messages(broker, f"?from={last}").rows
+    assert event.data == row
+    events.close()
 
 
-def test_going_on_after_the_last_id_loses_nothing_and_repeats_nothing() -> None:
-    with Broker(kinds=KINDS) as broker:
-        seen: list[int | None] = []
-        events = Events(broker, "?from=0&filter=n")
-        for number in range(300):
-            post_lines(broker, *[{"topic": "n", "payload": f"{number}"}] * 10)
-            if number % 60 == 59:
-                seen += [event.id for event in events.take(7 + number)]
-                events.close()
-                events = Events(broker, "?from=0&filter=n", last=seen[-1])
-        seen += [event.id for event in events.take(3_000 - len(seen))]
-        assert seen == list(range(3_000))
-        events.close()
+def test_without_from_only_what_is_new_comes(broker: Broker) -> None:
+    post(broker, "a", b"old")
+    events = Events(broker)
+    post(broker, "a", b"new")
+    assert events.next().data["text"] == "new"
+    events.close()
+
+
+def test_going_on_after_the_last_id_loses_nothing_and_repeats_nothing(broker: Broker) -> None:
+    first = get(broker, "/v1/stats").json["log"]["next_offset"]
+    seen: list[int | None] = []
+    events = Events(broker, "?from=0&filter=n")
+    for number in range(300):
+        post_lines(broker, *[{"topic": "n", "payload": f"{number}"}] * 10)
+        if number % 60 == 59:
+            seen += [event.id for event in events.take(7 + number)]
+            events.close()
+            events = Events(broker, "?from=0&filter=n", last=seen[-1])
+    seen += [event.id for event in events.take(3_000 - len(seen))]
+    assert seen == list(range(first, first + 3_000))
+    events.close()
 
 
 def test_a_reader_that_stops_holds_nobody_up_and_goes_on_where_it_was() -> None:
@@ -220,45 +226,43 @@ def test_streams_are_bounded(tmp_path: Path) -> None:
             stream.close()
 
 
-def test_a_message_of_http_reaches_subscribers_of_all_dialects() -> None:
-    with Broker(kinds=KINDS) as broker:
-        events = Events(broker)
-        semicolon, padded, typed = (
-            broker.udp(),
-            padded_subscriber(broker, b"a/b"),
-            TypedSubscriber(broker, b"d", b"a/b"),
-        )
-        semicolon.send(b"sa/b")
-        wait_for(lambda: broker.err.has("Current Subscribers: 1"))
-        typed.settle()
-        offset = post(broker, "a/b", b"from http").json["offset"]
-        assert semicolon.receive() == b"a/b;from http"
-        expected = delivery(b"a/b", b"from http")
-        assert padded.receive(len(expected)) == expected
-        assert typed.take() == frame(b"a/b", b"from http", ("0.0.0.0", 0))
-        while (event := events.next()).id != offset:  # marks
-            pass
-        assert (event.data["dialect"], event.data["text"]) == ("http", "from http")
-        events.close()
+def test_a_message_of_http_reaches_subscribers_of_all_dialects(broker: Broker) -> None:
+    events = Events(broker)
+    semicolon, padded, typed = (
+        broker.udp(),
+        padded_subscriber(broker, b"http/b"),
+        TypedSubscriber(broker, b"d", b"http/b"),
+    )
+    semicolon.send(b"shttp/b")
+    wait_for(lambda: broker.err.has("Current Subscribers: 1"))
+    typed.settle()
+    offset = post(broker, "http/b", b"from http").json["offset"]
+    assert semicolon.receive() == b"http/b;from http"
+    expected = delivery(b"http/b", b"from http")
+    assert padded.receive(len(expected)) == expected
+    assert typed.take() == frame(b"http/b", b"from http", ("0.0.0.0", 0))
+    while (event := events.next()).id != offset:  # marks
+        pass
+    assert (event.data["dialect"], event.data["text"]) == ("http", "from http")
+    events.close()
 
 
-def test_a_stream_gets_messages_of_all_dialects() -> None:
-    with Broker(kinds=KINDS) as broker:
-        events = Events(broker, "?filter=a/b")
-        broker.udp().send(b"pa/b;semicolon")
-        assert events.next().data["text"] == "semicolon"
-        broker.udp().send(b"P|a/b|pipe")
-        assert events.next().data["text"] == "pipe"
-        broker.udp().send(b"\x01a/b\x02soh")
-        assert events.next().data["text"] == "soh"
-        padded_publish(broker.tcp("padded"), b"a/b", b"padded")
-        assert events.next().data["text"] == "padded"
-        publisher = broker.udp("typed")
-        publisher.send(datagram(b"a/b", b"\x01" + (42).to_bytes(4, "big"), kind=0))
-        event = events.next()
-        assert (event.data["kind"], event.data["text"], event.data["value"]) == ("int", "-42", -42.0)
-        assert event.data["source"] == ":".join(map(str, publisher.address))
-        events.close()
+def test_a_stream_gets_messages_of_all_dialects(broker: Broker) -> None:
+    events = Events(broker, "?filter=a/b")
+    broker.udp().send(b"pa/b;semicolon")
+    assert events.next().data["text"] == "semicolon"
+    broker.udp().send(b"P|a/b|pipe")
+    assert events.next().data["text"] == "pipe"
+    broker.udp().send(b"\x01a/b\x02soh")
+    assert events.next().data["text"] == "soh"
+    padded_publish(broker.tcp("padded"), b"a/b", b"padded")
+    assert events.next().data["text"] == "padded"
+    publisher = broker.udp("typed")
+    publisher.send(datagram(b"a/b", b"\x01" + (42).to_bytes(4, "big"), kind=0))
+    event = events.next()
+    assert (event.data["kind"], event.data["text"], event.data["value"]) == ("int", "-42", -42.0)
+    assert event.data["source"] == ":".join(map(str, publisher.address))
+    events.close()
 
 
 def test_without_a_log_there_is_no_history_but_a_live_stream() -> None:
