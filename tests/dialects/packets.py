@@ -15,7 +15,7 @@ def plain(items: list[Any]) -> list[Packet]:
             found += [Publish(item.topic, payload) for payload in item.payloads]
         elif isinstance(item, Numbered):
             found += [
-                Publish(item.topic, payload, 1, packet_id=int.from_bytes(number, "big"))
+                Publish(item.topic, payload, 1, packet_id=number)
                 for number, payload in zip(item.numbers, item.payloads, strict=True)
             ]
         elif isinstance(item, Acks):

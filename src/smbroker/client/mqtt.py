@@ -89,7 +89,7 @@ class Subscriber:
                     messages += [(item.topic, payload) for payload in item.payloads]
                 elif isinstance(item, Numbered):
                     messages += [(item.topic, payload) for payload in item.payloads]
-                    acks += [bytes((PUBACK << 4, 2)) + number for number in item.numbers]
+                    acks.append(item.acks)
                 elif isinstance(item, Publish):
                     messages.append((item.topic, item.payload))
                     if item.qos:

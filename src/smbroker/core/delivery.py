@@ -95,11 +95,11 @@ class Delivery:
         """Runs of one topic are framed and delivered together."""
         if self.empty:
             return
-        topics = columns.topics
-        if len(topics) == 1:
-            self._deliver_run(topics[0], columns, 0, 1)
+        topic = columns.topic
+        if topic is not None:
+            self._deliver_run(topic, columns, 0, len(columns))
             return
-        for topic, start, end in _runs(topics):
+        for topic, start, end in _runs(columns.topics):
             self._deliver_run(topic, columns, start, end)
 
     def framed(self, columns: Columns, dialect: Dialect) -> list[bytes]:

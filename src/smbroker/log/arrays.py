@@ -12,10 +12,12 @@ from itertools import accumulate, chain
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from smbroker.log.format import SCHEMA
 from smbroker.model.errors import LogError
 from smbroker.model.message import Columns, Extra, Kind, Origin
+from smbroker.model.topic import Topic
 
 MAX_ROWS = 65_536  # of one record batch; a reader decodes at least one
 MAX_BYTES = 64 << 20  # of topics and payloads in one record batch, unless one message alone has more
@@ -29,6 +31,7 @@ _KINDS = {kind: kind.name.lower().encode() for kind in Kind}
 _NO_PROPERTIES = pa.nulls(0, _PROPERTY)
 _NO_EXTRA = Extra()
 _FEW_ROWS = 1_024
+_FEW_OFFSETS = 100  # Python counts these faster than Arrow adds
 
 
 class Batch(NamedTuple):
@@ -52,13 +55,9 @@ def batches_of(turns: Sequence[Columns], base: int) -> Iterator[Batch]:
     yield _batch(group, rows, base)
 
 
-def _bytes_of(columns: Columns) -> int:
-    return sum(map(len, columns.payloads)) + sum(map(len, columns.topics))
-
-
 def _pieces(columns: Columns) -> Iterator[tuple[Columns, int]]:
     """The columns with their bytes, cut where they would not fit one batch."""
-    size = _bytes_of(columns)
+    size = columns.bytes + columns.topic_bytes
     if len(columns) <= MAX_ROWS and size <= MAX_BYTES:
         if len(columns):
             yield columns, size
@@ -99,9 +98,9 @@ def _batch(group: list[Columns], rows: int, base: int) -> Batch:
     times = [piece.received for piece in group]
     ts = b"".join([piece.received.to_bytes(8, "little", signed=True) * len(piece) for piece in group])
     arrays = [
-        _fixed(_INT64, rows, array("q", range(base, base + rows))),
+        _offsets(base, rows),
         _fixed(_TS, rows, ts),
-        _strings(topics),
+        _topics(group, topics),
         pa.array(payloads, _BINARY),
         _kinds(kinds),
         *_origins(origins),
@@ -115,6 +114,23 @@ _EMPTY = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in SCHEMA
 
 def _fixed(kind: pa.DataType, rows: int, data: "bytes | array[int]") -> pa.Array:
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(data)])
+
+
+def _offsets(base: int, rows: int) -> pa.Array:
+    if rows < _FEW_OFFSETS:
+        return _fixed(_INT64, rows, array("q", range(base, base + rows)))
+    return pc.add(_counted()[:rows], pa.scalar(base, _INT64))
+
+
+@lru_cache(maxsize=1)
+def _counted() -> pa.Array:
+    return pa.array(range(MAX_ROWS), _INT64)
+
+
+def _topics(group: list[Columns], topics: list[Topic]) -> pa.Array:
+    only = {piece.topic for piece in group}
+    one = only.pop()
+    return _strings(topics) if only or one is None else _same(one, len(topics))
 
 
 def _strings(values: Sequence[bytes]) -> pa.Array:

@@ -1,7 +1,7 @@
 """The broker's log: append, rotate, retain; reading goes through `LogReader`.
 
     append   write, fdatasync, then publish the mark: in this order, and only then acknowledge; small ones go
-             into room made before, since a sync that need not change the file's size takes half the time
+             into room made before, since a sync that need not change the file's size is a shorter one
     failure  of any of these: the tail is given up for good (cut, marked as cut, closed) and the next
              append begins a new one at the same offset; a file whose sync failed is never trusted again
     rotate   a new tail is begun; from the moment its name may exist nothing goes into an older one

@@ -63,7 +63,7 @@ class Writer:
         self, columns: Columns, notes: Sequence[Note] = (), ticket: object = None, size: int | None = None
     ) -> Entry:
         """Queues; the entry comes back through a callback. `size`: payload bytes, if the caller has counted them."""
-        entry = Entry(columns, notes, ticket, sum(map(len, columns.payloads)) if size is None else size)
+        entry = Entry(columns, notes, ticket, columns.bytes if size is None else size)
         with self._changed:
             if self._closing:
                 raise LogError("closed", "the log is closed")

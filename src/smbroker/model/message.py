@@ -96,9 +96,30 @@ class Columns:
     extras: dict[int, Extra] = field(default_factory=dict)  # by row; most rows have none
     wires: list[Wire] = field(default_factory=list)  # rows that came in as MQTT packets fit to be passed on
     base: int = -1  # the offset of the first row, once committed
+    _bytes: int = -1
 
     def __len__(self) -> int:
         return len(self.topics)
+
+    @property
+    def bytes(self) -> int:
+        """Of all payloads. They are counted once: not to be asked before the last row is in."""
+        if self._bytes < 0:
+            self._bytes = sum(map(len, self.payloads))
+        return self._bytes
+
+    @property
+    def topic(self) -> Topic | None:
+        """That of all rows, if they have the same."""
+        topics = self.topics
+        if topics and topics[0] == topics[-1] and topics.count(topics[0]) == len(topics):
+            return topics[0]
+        return None
+
+    @property
+    def topic_bytes(self) -> int:
+        topic = self.topic
+        return sum(map(len, self.topics)) if topic is None else len(topic) * len(self.topics)
 
     def wires_from(self, row: int) -> Iterator[Wire]:
         """Those that begin at the row or after it."""

@@ -193,7 +193,7 @@ class Commits:
 
 def size_of(columns: Columns) -> int:
     """The bytes that columns take in memory, about."""
-    return sum(map(len, columns.payloads)) + sum(map(len, columns.topics)) + ROW_BYTES * len(columns)
+    return columns.bytes + columns.topic_bytes + ROW_BYTES * len(columns)
 
 
 def _tell(entry: Entry, outcome: int | LogError) -> None:

@@ -280,7 +280,7 @@ class Turn:
         else:
             for origin, messages in Counter(origins).items():
                 self.stats.received[origin.dialect] += messages
-        self.stats.bytes_in += sum(map(len, columns.payloads))
+        self.stats.bytes_in += columns.bytes
         if self.retain and columns.extras:
             self.retain(columns)
         self.delivery.deliver(columns)

@@ -17,7 +17,7 @@ from smbroker.model.errors import UsageError
 LEAST_JAVA = 17
 _INSTALL = f"Spark needs Java {LEAST_JAVA} or newer; on Debian: apt-get install default-jre-headless"
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-# Arrow need not check the bounds of every value: it reads batches that this package made. 10 % on reading the log.
+# Arrow need not check the bounds of every value: it reads batches that this package made.
 _ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 SETTINGS = {
     "spark.driver.extraJavaOptions": _ARROW,

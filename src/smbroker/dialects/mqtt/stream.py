@@ -4,11 +4,12 @@
 
 Plain publishes (QoS 0, not retained, no properties) are by far the most frequent and come in rows with
 the same beginning: first byte, length and topic. Such a row is one `Run`, for which each packet costs
-a comparison and a slice, and whose bytes can be passed on as they are. Those with QoS 1 (`Numbered`) and
-their acknowledgements (`Acks`) come in rows too. A QoS 1 publish that is not all of that is a `Publish`.
+a slice, and whose bytes can be passed on as they are. Those with QoS 1 (`Numbered`) and their
+acknowledgements (`Acks`) come in rows too. A QoS 1 publish that is not all of that is a `Publish`.
 """
 
 from dataclasses import dataclass
+from struct import iter_unpack, unpack
 from typing import Final, TypeAlias
 
 from smbroker.dialects.mqtt.fields import CONNECT, MAX_LENGTH, malformed, protocol_error
@@ -40,15 +41,16 @@ class Numbered:
 
     topic: Topic
     payloads: list[bytes]
-    numbers: list[bytes]  # their packet identifiers
+    numbers: tuple[int, ...]  # their packet identifiers
     version: int
+    acks: bytes  # the PUBACKs for them
 
 
 @dataclass(slots=True)
 class Acks:
     """PUBACKs without a reason, one after the other."""
 
-    numbers: list[int]
+    numbers: tuple[int, ...]
 
 
 Item: TypeAlias = Run | Numbered | Acks | Packet
@@ -156,17 +158,9 @@ class Decoder:
         if head > start + total:
             return -1
         topic = known_names[data[body + 2 : head - 1 if self.version == 5 else head]]
-        beginning, skip = data[start:head], head - start
-        same = data.startswith
-        last = len(data) - total
-        payloads = [data[head : start + total]]
-        add = payloads.append
-        position = start + total
-        while position <= last and same(beginning, position):
-            add(data[position + skip : position + total])
-            position += total
-        items.append(Run(topic, payloads, data[start:position], self.version))
-        return position
+        end = _row_end(data, start, total, data[start:head])
+        items.append(Run(topic, _payloads(data, start, end, head - start, total), data[start:end], self.version))
+        return end
 
     def _numbered(self, data: bytes, start: int, items: list[Item]) -> int:
         """As `_run`, with an identifier after the topic."""
@@ -179,39 +173,64 @@ class Decoder:
             return -1
         at = body + 2 + int.from_bytes(data[body : body + 2], "big")
         head = at + 2 + five
-        if head > start + total or at == body + 2 or not self._is_numbered(data, at):
+        if head > start + total or at == body + 2:
+            return -1
+        end = _row_end(data, start, total, data[start:at])
+        acks = bytearray(ACK + b"\0\0") * ((end - start) // total)
+        acks[2::4], acks[3::4] = data[at:end:total], data[at + 1 : end : total]
+        numbers = unpack(f">{len(acks) // 2}H", acks)[1::2]
+        whole = _before_zero(numbers)
+        if five:  # no properties
+            lengths = data[at + 2 : end : total]
+            whole = min(whole, len(lengths) - len(lengths.lstrip(b"\0")))
+        if not whole:
             return -1
         topic = known_names[data[body + 2 : at]]
-        beginning, number, skip = data[start:at], at - start, head - start
-        payloads, numbers = [data[head : start + total]], [data[at : at + 2]]
-        last = len(data) - total
-        position = start + total
-        while position <= last and data.startswith(beginning, position):
-            if not self._is_numbered(data, position + number):
-                break
-            numbers.append(data[position + number : position + number + 2])
-            payloads.append(data[position + skip : position + total])
-            position += total
-        items.append(Numbered(topic, payloads, numbers, self.version))
-        return position
-
-    def _is_numbered(self, data: bytes, at: int) -> bool:
-        """An identifier that is not 0, and in MQTT 5 no properties after it."""
-        return (data[at] or data[at + 1]) > 0 and (self.version != 5 or not data[at + 2])
+        end = start + whole * total
+        payloads = _payloads(data, start, end, head - start, total)
+        items.append(Numbered(topic, payloads, numbers[:whole], self.version, bytes(acks[: 4 * whole])))
+        return end
 
     def _acks(self, data: bytes, start: int, items: list[Item]) -> int:
-        position, end = start, len(data)
-        numbers: list[int] = []
-        while position + 4 <= end and data.startswith(ACK, position):
-            number = data[position + 2] << 8 | data[position + 3]
-            if not number:
-                break
-            numbers.append(number)
-            position += 4
-        if not numbers:
+        if not data.startswith(ACK, start) or len(data) < start + 4:
             return -1
-        items.append(Acks(numbers))
-        return position
+        end = _row_end(data, start, 4, ACK)
+        numbers = unpack(f">{(end - start) // 2}H", data[start:end])[1::2]
+        whole = _before_zero(numbers)
+        if not whole:
+            return -1
+        items.append(Acks(numbers[:whole]))
+        return start + 4 * whole
+
+
+def _row_end(data: bytes, start: int, total: int, beginning: bytes) -> int:
+    """Where the row ends of packets that are `total` long and begin alike; the first of them is at `start`.
+
+    A long row is compared by columns, byte after byte of the beginning in many packets at once."""
+    position, last, alike = start + total, len(data) - total, data.startswith
+    few = min(last, start + len(beginning) * total // 2)
+    while position <= few and alike(beginning, position):
+        position += total
+    while few < position <= last:
+        count = min((len(data) - position) // total, 4 * (position - start) // total)  # a row may end soon
+        end = position + count * total
+        if any(data[position + at : end : total].count(byte) < count for at, byte in enumerate(beginning)):
+            break
+        position = end
+    while position <= last and alike(beginning, position):
+        position += total
+    return position
+
+
+def _payloads(data: bytes, start: int, end: int, head: int, total: int) -> list[bytes]:
+    """What follows the heads of packets that are `total` long."""
+    if end - start == total:
+        return [data[start + head : end]]
+    return [payload for (payload,) in iter_unpack(f"{head}x{total - head}s", memoryview(data)[start:end])]
+
+
+def _before_zero(numbers: tuple[int, ...]) -> int:
+    return numbers.index(0) if 0 in numbers else len(numbers)
 
 
 FAST: Final = {PLAIN: Decoder._run, NUMBERED: Decoder._numbered, ACK[0]: Decoder._acks}

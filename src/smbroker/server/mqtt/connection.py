@@ -57,7 +57,7 @@ from smbroker.server.client import Client
 from smbroker.server.console import printable
 from smbroker.server.mqtt.retaining import Retaining
 from smbroker.server.mqtt.service import Mqtt
-from smbroker.server.mqtt.session import MqttSession
+from smbroker.server.mqtt.session import ACKNOWLEDGED, MqttSession
 from smbroker.server.mqtt.subscriptions import Subscription
 from smbroker.server.sockets import FULL, keep_alive
 
@@ -65,7 +65,8 @@ if TYPE_CHECKING:
     from smbroker.server.tcp import Connections
 
 PLAIN_EXTRAS = {(qos, retain): Extra(qos, retain) for qos in range(3) for retain in (False, True)}
-PUBACK = bytes((f.PUBACK << 4, 2))
+PLAIN_EXTRAS[1, False] = ACKNOWLEDGED
+PUBACK = f.PUBACK << 4
 PUBREC = f.PUBREC << 4
 PINGRESP = Ping(f.PINGRESP).encode()
 QOS_0, QOS_0_PUBLISH = 0xF6, f.PUBLISH << 4  # of a first byte: kind and QoS, and those of a publish with QoS 0
@@ -504,21 +505,20 @@ class MqttConnection(Client, asyncio.Protocol):
     def _numbered(self, run: Numbered) -> None:
         if not self.may_publish(run.topic):
             for number, payload in zip(run.numbers, run.payloads, strict=True):
-                self._publish(Publish(run.topic, payload, 1, packet_id=int.from_bytes(number, "big")))
+                self._publish(Publish(run.topic, payload, 1, packet_id=number))
             return
         session = self._session
         assert session
         self.under_way += len(run.numbers)
         if self.version == 5 and self.under_way + len(session.inbound) > self.mqtt.config.receive_maximum:
             self._exceeds(0)
-        acks = b"".join([PUBACK + number for number in run.numbers])
         try:
-            self.mqtt.turn.publish_numbered(self, run.topic, run.payloads, PLAIN_EXTRAS[1, False], acks)
+            self.mqtt.turn.publish_numbered(self, run.topic, run.payloads, PLAIN_EXTRAS[1, False], run.acks)
         except Refused as error:
-            self._not_taken(acks, error)
+            self._not_taken(run.acks, error)
 
     def acknowledged(self, ack: bytes) -> None:
-        if ack[0] == PUBACK[0]:
+        if ack[0] == PUBACK:
             self.under_way -= len(ack) // 4
         elif ack[0] == PUBREC:
             self._is_sure(int.from_bytes(ack[2:4], "big"))
@@ -659,10 +659,10 @@ class MqttConnection(Client, asyncio.Protocol):
         self.mqtt.turn.acknowledge(self, Ack(f.PUBCOMP, number).encode(self.version), note)
 
     def _pubcomp(self, session: MqttSession, packet: Ack) -> None:
-        flight = session.inflight.get(packet.packet_id)
+        flight = session.flight(packet.packet_id)
         if flight and not flight.received:  # "unacknowledged until it has received … PUBREC" [MQTT-4.3.3-4]
             raise Malformed("mqtt_protocol", "PUBCOMP before PUBREC", PROTOCOL_ERROR)
-        session.acknowledged([packet.packet_id], 2)
+        session.acknowledged((packet.packet_id,), 2)
 
     # --- subscriptions ---
 

@@ -87,6 +87,8 @@ class Replay:
         matching = session.matching(topic)
         if not matching:
             return
+        if len(matching) == 1:
+            start = session.send_run(columns, start, end, matching[0])
         base, item_of, queue = columns.base, session.item_of, session.queue
         for row in range(start, end):
             if not session.room:
@@ -213,7 +215,7 @@ class Replay:
             self._asked = False
         self._unqueue()
         self.live = False
-        for number, flight in list(self.session.inflight.items()):
+        for number, flight in self.session.flights():
             item = flight.item
             if item.offset >= 0 and not flight.received:
                 self.pending[item.offset] = item.qos, False
@@ -244,7 +246,7 @@ class Replay:
         """The cursor, `high`, and what is pending: enough to go on after a restart."""
         pending = dict(self.pending)
         high = self._never_sent(pending)
-        for flight in self.session.inflight.values():
+        for _, flight in self.session.flights():
             if flight.item.offset >= 0:
                 pending[flight.item.offset] = flight.item.qos, flight.received
         cursor = min((offset for offset, (_, done) in pending.items() if not done), default=high)

@@ -69,7 +69,7 @@ class Mqtt:
         self.max_subscriptions = max_subscriptions
         self._filter_bytes = 0  # of memory for all subscriptions, about
         self.sessions: dict[str, MqttSession] = {}
-        self.starts: dict[tuple[Topic, int, int, int], bytes] = {}  # of sessions' packets
+        self.heads: dict[tuple[Topic, int, int, int], bytes] = {}  # of sessions' packets
         self.here: set[MqttSession] = set()  # whose client is connected
         self.retained = RetainedMessages(config.max_retained, config.max_retained_bytes, turn.stats)
         turn.retain = self.retained.take

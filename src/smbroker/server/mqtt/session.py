@@ -11,8 +11,8 @@ offset, so that it is the same when it is sent again after a crash; the rest hav
 
 import time
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from smbroker.core.sessions import Session
 from smbroker.dialects import mqtt
@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 NEVER = 0xFFFF_FFFF  # session expiry: the session does not expire
 KEPT_IDS = 49_152  # packet identifiers of kept messages are 1 to this, by offset; the rest are above
 NO_EXTRA = Extra()
+ACKNOWLEDGED = Extra(1)  # QoS 1 and nothing else
 NOTHING: tuple[int, ...] = ()
-MAX_STARTS = 1_000  # beginnings of packets that are remembered, and the longest topic in them
+MAX_HEADS = 1_000  # beginnings of packets that are remembered, and the longest topic in them
+PUBLISH_1 = f.PUBLISH << 4 | 1 << 1  # the first byte with QoS 1
 MAX_ALIASES = 1_000  # topics that get an alias for one client, at most
 
 
@@ -58,6 +60,10 @@ class Flight:
     def __init__(self, item: Item, received: bool = False) -> None:
         self.item = item
         self.received = received  # QoS 2: PUBREC has come; what is left is PUBREL and PUBCOMP
+
+
+InFlight: TypeAlias = Flight | int
+"""An offset is a message of QoS 1 that is in the log and was sent in a run: nothing else of it is needed."""
 
 
 class MqttSession(Session):
@@ -85,7 +91,7 @@ class MqttSession(Session):
         self.changed = False  # `inbound` is not as it was saved
         self.queue: deque[Item] = deque()
         self._queued = 0  # bytes
-        self.inflight: dict[int, Flight] = {}
+        self.inflight: dict[int, InFlight] = {}
         self._last_id = 0
         self.replay: Replay | None = None
         self.sharing: list[Share] = []
@@ -240,6 +246,31 @@ class MqttSession(Session):
                 inflight[number] = Flight(item)
         stats.delivered[Dialect.MQTT] += sent
 
+    def send_run(self, columns: Columns, start: int, end: int, one: Subscription) -> int:
+        """Sends committed messages of one topic that need nothing but a number each; the first row that is left."""
+        connection, inflight = self.connection, self.inflight
+        offset = columns.base + start
+        simple = one.qos and not (one.no_local or one.identifier or self.alias_maximum or self.queue)
+        if not simple or connection is None or connection.full or offset < one.start or offset < one.seam:
+            return start
+        number = offset % KEPT_IDS + 1
+        end = min(end, start + self.window - len(inflight), start + KEPT_IDS + 1 - number)
+        count = end - start
+        numbers, payloads = range(number, number + count), columns.payloads[start:end]
+        if count < 1 or self.max_packet != f.MAX_LENGTH or not inflight.keys().isdisjoint(numbers):
+            return start
+        if list(map(columns.extras.get, range(start, end))).count(ACKNOWLEDGED) < count:
+            return start
+        heads = {size: self._head(columns.topics[start], size, PUBLISH_1) for size in set(map(len, payloads))}
+        if not all(heads.values()):
+            return start
+        none = self._none
+        frames = [heads[len(at)] + to.to_bytes(2, "big") + none + at for to, at in zip(numbers, payloads, strict=True)]
+        self.mqtt.turn.delivery.put(connection, b"".join(frames))
+        self.mqtt.turn.stats.delivered[Dialect.MQTT] += count
+        inflight.update(zip(numbers, range(offset, offset + count), strict=True))
+        return end
+
     def _free_id(self) -> int:
         """An identifier that is not in use; 0 if there is none."""
         before = KEPT_IDS if self.replay else 0
@@ -254,11 +285,9 @@ class MqttSession(Session):
         extra = item.extra
         first = f.PUBLISH << 4 | item.dup << 3 | item.qos << 1 | item.retain
         if not (extra.properties or item.identifiers or self.alias_maximum) and self.max_packet == f.MAX_LENGTH:
-            starts = self.mqtt.starts
-            key = (item.topic, len(item.payload), first, self.version)
-            start = starts.get(key) or self._start(key)
-            if start:
-                return b"".join((start, number.to_bytes(2, "big") if number else b"", self._none, item.payload))
+            head = self._head(item.topic, len(item.payload), first)
+            if head:
+                return b"".join((head, number.to_bytes(2, "big") if number else b"", self._none, item.payload))
         return self._full_frame(item, number, first)
 
     def _full_frame(self, item: Item, number: int, first: int) -> bytes | None:
@@ -302,17 +331,19 @@ class MqttSession(Session):
         """No properties."""
         return b"\0" if self.version == 5 else b""
 
-    def _start(self, key: tuple[Topic, int, int, int]) -> bytes:
+    def _head(self, topic: Topic, size: int, first: int) -> bytes:
         """What stands before the identifier of such messages; nothing if it is better not to remember it."""
-        topic, size, first, version = key
-        length = 2 + len(topic) + (2 if first & 6 else 0) + (version == 5) + size
-        if b"+" in topic or b"#" in topic or length > f.MAX_LENGTH or len(topic) > MAX_STARTS:
+        heads, key = self.mqtt.heads, (topic, size, first, self.version)
+        head = heads.get(key)
+        if head:
+            return head
+        length = 2 + len(topic) + (2 if first & 6 else 0) + (self.version == 5) + size
+        if b"+" in topic or b"#" in topic or length > f.MAX_LENGTH or len(topic) > MAX_HEADS:
             return b""
-        starts = self.mqtt.starts
-        if len(starts) >= MAX_STARTS:
-            starts.clear()
-        start = starts[key] = bytes((first,)) + encode_length(length) + encode_binary(topic)
-        return start
+        if len(heads) >= MAX_HEADS:
+            heads.clear()
+        head = heads[key] = bytes((first,)) + encode_length(length) + encode_binary(topic)
+        return head
 
     def _aliased(self, topic: Topic, properties: f.Properties) -> bytes:
         """The topic's name, or nothing if the client knows its alias."""
@@ -329,24 +360,36 @@ class MqttSession(Session):
 
     # --- what the client says to it ---
 
-    def acknowledged(self, numbers: list[int], qos: int = 1) -> None:
+    def acknowledged(self, numbers: Sequence[int], qos: int = 1) -> None:
         """PUBACK, PUBCOMP, or PUBREC with an error: the messages are done with."""
-        replay = self.replay
+        replay, inflight = self.replay, self.inflight
         for number in numbers:
-            flight = self.inflight.pop(number, None)
+            flight = inflight.pop(number, None)
             if flight is None:
                 continue
-            if flight.item.qos != qos:
+            if isinstance(flight, int):
+                offset, sent, shared = flight, 1, None
+            else:
+                offset, sent, shared = flight.item.offset, flight.item.qos, flight.item.shared
+            if sent != qos:
                 raise protocol_error("an acknowledgement that does not belong to the message's QoS")
-            if flight.item.shared:
-                flight.item.shared[0].done(flight.item.shared[1])
+            if shared:
+                shared[0].done(shared[1])
             if replay and (replay.pending or not replay.live):
-                replay.acknowledged(flight.item.offset)
+                replay.acknowledged(offset)
         self._moved()
+
+    def flight(self, number: int) -> Flight | None:
+        found = self.inflight.get(number)
+        return _whole(found) if isinstance(found, int) else found
+
+    def flights(self) -> list[tuple[int, Flight]]:
+        """All in flight, with their numbers, in the order of sending."""
+        return [(number, _whole(one) if isinstance(one, int) else one) for number, one in self.inflight.items()]
 
     def received(self, number: int) -> Flight | None:
         """PUBREC: from here on only PUBREL is sent again."""
-        flight = self.inflight.get(number)
+        flight = self.flight(number)
         if flight is not None:
             if flight.item.qos != 2:
                 raise protocol_error("PUBREC for a message with QoS 1")
@@ -376,7 +419,7 @@ class MqttSession(Session):
         assert self.connection
         self.aliases.clear()
         put = self.mqtt.turn.delivery.put
-        for number, flight in list(self.inflight.items()):
+        for number, flight in self.flights():
             if flight.received:
                 put(self.connection, Ack(f.PUBREL, number).encode(self.version))
             elif flight.item.offset < 0:
@@ -401,6 +444,10 @@ class MqttSession(Session):
     def drop_queue(self, *, kept: bool) -> None:
         """Forgets what waits; with `kept` just what comes from the log again."""
         self.requeue(item for item in self.queue if kept and item.qos and item.offset < 0)
+
+
+def _whole(offset: int) -> Flight:
+    return Flight(Item(offset, b"", b"", NO_EXTRA, 1))
 
 
 QUEUE = 1_000  # messages, and bytes, that are taken from the log ahead of what a client has acknowledged

@@ -279,7 +279,7 @@ def give_back(session: MqttSession, *, ended: bool) -> None:
             kept.append(item)
     session.requeue(kept)
     if ended:
-        for flight in session.inflight.values():
+        for _, flight in session.flights():
             _give_back_flight(flight)
 
 
