@@ -23,6 +23,7 @@ from smbroker.server.config import Config
 from smbroker.server.console import Console
 from smbroker.server.desk import Desk
 from smbroker.server.gate import Gate, is_loopback
+from smbroker.server.heap import keep_freed
 from smbroker.server.listeners import Bound, Endpoint
 from smbroker.server.mqtt.service import Mqtt
 from smbroker.server.mqtt.sys import Sys
@@ -78,6 +79,7 @@ def run(config: Config, services: Mapping[str, ServiceOf]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until there is someone to take them
     _allow_many_descriptors()
     sys.setswitchinterval(SWITCH_INTERVAL)
+    keep_freed()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
