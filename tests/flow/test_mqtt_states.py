@@ -200,4 +200,4 @@ def test_while_a_message_of_the_client_is_not_released(broker: Broker, version: 
 def test_there_is_no_packet_of_type_0(broker: Broker, version: int, first: int) -> None:
     client = Mqtt(broker, version=version)
     client.tcp.send(bytes((first, 0)))
-    assert client.ended(0x81)
+    assert client.ended(0x82)

@@ -131,6 +131,9 @@ class Tls(asyncio.Protocol, asyncio.Transport):
         self._closing = True
         self._transport.abort()
 
+    def can_write_eof(self) -> bool:
+        return False
+
     def is_closing(self) -> bool:
         return self._closing or self._transport.is_closing()
 

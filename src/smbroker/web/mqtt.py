@@ -130,6 +130,9 @@ class MqttSocket(asyncio.Protocol, asyncio.Transport):
         self._ended = True
         self.transport.abort()
 
+    def can_write_eof(self) -> bool:
+        return False
+
     def is_closing(self) -> bool:
         return self._ended or self.transport.is_closing()
 

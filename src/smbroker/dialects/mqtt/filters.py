@@ -4,7 +4,7 @@
 empty and has no wildcard.
 """
 
-from smbroker.dialects.mqtt.reasons import TOPIC_FILTER_INVALID, Malformed
+from smbroker.dialects.mqtt.reasons import PROTOCOL_ERROR, TOPIC_FILTER_INVALID, Malformed
 from smbroker.model.errors import Refused
 from smbroker.model.filter import Filter, parse
 
@@ -16,9 +16,9 @@ def decode_filter(raw: bytes) -> tuple[str, Filter]:
     """The share name (empty: not shared) and the filter."""
     group, rest = "", raw
     if raw.startswith(SHARE):
-        name, slash, rest = raw[len(SHARE) :].partition(b"/")
-        if not name or not slash or b"+" in name or b"#" in name:
-            raise _bad("a shared subscription is $share/NAME/FILTER")
+        name, _, rest = raw[len(SHARE) :].partition(b"/")
+        if not name or not rest or b"+" in name or b"#" in name:  # [MQTT-4.8.2-1], [MQTT-4.8.2-2]
+            raise Malformed("mqtt_filter", "a shared subscription is $share/NAME/FILTER", PROTOCOL_ERROR)
         group = name.decode()
     try:
         pattern = parse(rest.decode())

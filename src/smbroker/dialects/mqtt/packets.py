@@ -19,7 +19,7 @@ from smbroker.dialects.mqtt.fields import (
     malformed,
     protocol_error,
 )
-from smbroker.dialects.mqtt.reasons import UNSUPPORTED_VERSION, Malformed
+from smbroker.dialects.mqtt.reasons import CLIENT_ID_NOT_VALID, UNSUPPORTED_VERSION, Malformed
 
 NAMES: Final = {3: b"MQIsdp", 4: b"MQTT", 5: b"MQTT"}  # protocol level: protocol name
 NONE: Final[Properties] = {}
@@ -204,10 +204,12 @@ def decode(first: int, body: bytes, version: int) -> Packet:
     kind, flags = first >> 4, first & 15
     if kind == f.PUBLISH:
         return _publish(flags, Fields(body), version)
+    if kind == 0:
+        raise protocol_error("packets of type 0 are forbidden")
     # "Where a flag bit is marked as Reserved … it MUST be set to the value listed" (2.1.3)
     if flags != (2 if kind in (f.PUBREL, f.SUBSCRIBE, f.UNSUBSCRIBE) else 0):
         raise malformed("reserved flags of the first byte are wrong")
-    if kind == 0 or (kind == f.AUTH and version != 5):
+    if kind == f.AUTH and version != 5:
         raise malformed(f"there is no packet of type {kind}")
     source = Fields(body)
     packet = DECODE[kind](kind, source, version)
@@ -240,16 +242,19 @@ def _publish(flags: int, source: Fields, version: int) -> Publish:
         if not raw and version == 5:
             raise protocol_error("neither a topic nor a topic alias")
         checked_name(raw)
-    response = properties.get(f.RESPONSE_TOPIC)
-    if response is not None and (not response or "+" in response or "#" in response):
-        raise protocol_error("the response topic is empty or has a wildcard")
     payload = source.rest()
-    if properties.get(f.PAYLOAD_FORMAT) == 1:
-        _check_format(payload)
+    if properties:
+        _check_properties(properties, payload)
     return Publish(raw, payload, qos, bool(flags & 1), bool(flags & 8), packet_id, properties)
 
 
-def _check_format(payload: bytes) -> None:
+def _check_properties(properties: Properties, payload: bytes) -> None:
+    """Of a message or a will."""
+    response = properties.get(f.RESPONSE_TOPIC)
+    if response is not None and (not response or "+" in response or "#" in response):
+        raise protocol_error("the response topic is empty or has a wildcard")
+    if properties.get(f.PAYLOAD_FORMAT) != 1:
+        return
     try:
         payload.decode()
     except UnicodeDecodeError as error:
@@ -269,8 +274,18 @@ def _connect(_kind: int, source: Fields, _version: int) -> Connect:
         raise malformed("the protocol is not called MQTT")
     if NAMES.get(version) != name:
         raise Malformed("mqtt_version", f"MQTT protocol level {version} is not known", UNSUPPORTED_VERSION)
+    try:
+        packet = _connect_body(source, version)
+        source.finish()
+    except Malformed as error:
+        error.version = version
+        raise
+    return packet
+
+
+def _connect_body(source: Fields, version: int) -> Connect:
     flags = source.number(1)
-    if flags & 1:
+    if flags & 1 and version > 3:  # 3.1 does not use that bit
         raise malformed("the reserved flag of CONNECT is set")
     will_qos, has_will = flags >> 3 & 3, bool(flags & 4)
     if will_qos == 3 or (not has_will and flags & 0x38):
@@ -282,16 +297,23 @@ def _connect(_kind: int, source: Fields, _version: int) -> Connect:
         packet.properties = source.properties(f.CONNECT)
         if f.AUTHENTICATION_DATA in packet.properties and f.AUTHENTICATION_METHOD not in packet.properties:
             raise protocol_error("authentication data without a method")
-    packet.client = source.string()
+    packet.client = _client_id(source.binary())
     if has_will:
         properties = source.properties(f.WILL) if version == 5 else {}
         topic = checked_name(source.binary())
         packet.will = Will(topic, source.binary(), will_qos, bool(flags & 0x20), properties)
-        if properties.get(f.PAYLOAD_FORMAT) == 1:
-            _check_format(packet.will.payload)
+        _check_properties(properties, packet.will.payload)
     packet.user = source.string() if flags & 0x80 else None
     packet.password = source.binary() if flags & 0x40 else None
     return packet
+
+
+def _client_id(raw: bytes) -> str:
+    """ "The ClientID MUST be a UTF-8 Encoded String" [MQTT-3.1.3-4], and a bad one has its own reason."""
+    try:
+        return f.checked_text(raw).decode()
+    except Malformed as error:
+        raise Malformed(error.code, error.text, CLIENT_ID_NOT_VALID) from error
 
 
 def _connack(_kind: int, source: Fields, version: int) -> Connack:
@@ -331,9 +353,12 @@ def _subscribe(_kind: int, source: Fields, version: int) -> Subscribe:
     packet_id = _packet_id(source)
     packet = Subscribe(packet_id, [], source.properties(f.SUBSCRIBE) if version == 5 else {})
     while source.left:
-        pattern, options = source.text(), source.number(1)
+        pattern, options = _filter(source), source.number(1)
         qos, handling = options & 3, options >> 4 & 3
-        if qos == 3 or options & 0xC0 or handling == 3 or (version < 5 and options & 0xFC):
+        # "MUST treat a SUBSCRIBE packet as malformed if any of Reserved bits … are non-zero" [MQTT-3.8.3-5]
+        if options & (0xC0 if version == 5 else 0xFC):
+            raise malformed("reserved bits of the subscription options are set")
+        if qos == 3 or handling == 3:
             raise protocol_error("subscription options that do not exist")
         packet.topics.append(Topics(pattern, qos, bool(options & 4), bool(options & 8), handling))
     if not packet.topics:
@@ -341,11 +366,19 @@ def _subscribe(_kind: int, source: Fields, version: int) -> Subscribe:
     return packet
 
 
+def _filter(source: Fields) -> bytes:
+    """ "All Topic Names and Topic Filters MUST be at least one character long" [MQTT-4.7.3-1]"""
+    pattern = source.text()
+    if not pattern:
+        raise malformed("an empty topic filter")
+    return pattern
+
+
 def _unsubscribe(_kind: int, source: Fields, version: int) -> Unsubscribe:
     packet_id = _packet_id(source)
     packet = Unsubscribe(packet_id, [], source.properties(f.UNSUBSCRIBE) if version == 5 else {})
     while source.left:
-        packet.filters.append(source.text())
+        packet.filters.append(_filter(source))
     if not packet.filters:
         raise protocol_error("UNSUBSCRIBE without a topic filter")
     return packet

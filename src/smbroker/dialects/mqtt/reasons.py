@@ -52,3 +52,4 @@ class Malformed(ProtocolError):
         super().__init__(code, text)
         self.reason = reason
         self.items: list[Any] = []  # what a stream brought before the fault
+        self.version = 0  # of the CONNECT that has the fault, if it says one

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from struct import iter_unpack, unpack
 from typing import Final, TypeAlias
 
-from smbroker.dialects.mqtt.fields import CONNECT, MAX_LENGTH, malformed, protocol_error
+from smbroker.dialects.mqtt.fields import (
+    CONNACK,
+    CONNECT,
+    MAX_LENGTH,
+    PINGRESP,
+    SUBACK,
+    UNSUBACK,
+    malformed,
+    protocol_error,
+)
 from smbroker.dialects.mqtt.packets import Connect, Packet, checked_name, decode
 from smbroker.dialects.mqtt.reasons import PACKET_TOO_LARGE, Malformed
 from smbroker.model.topic import KnownTopics, Topic
@@ -20,6 +29,7 @@ from smbroker.model.topic import KnownTopics, Topic
 PLAIN: Final = 0x30  # the first byte of a publish with QoS 0 that is not retained
 NUMBERED: Final = 0x32  # … with QoS 1, sent for the first time
 ACK: Final = b"\x40\x02"  # a PUBACK without a reason
+SERVERS_OWN: Final = {kind << 4 for kind in (CONNACK, SUBACK, UNSUBACK, PINGRESP)}  # wrong, whatever they hold
 MAX_CONNECT: Final = 256 << 10  # bytes of a CONNECT: nobody is known yet
 
 known_names: Final = KnownTopics(checked_name)
@@ -59,12 +69,13 @@ Item: TypeAlias = Run | Numbered | Acks | Packet
 class Decoder:
     """What has arrived and is not a whole packet yet waits here; `version` is that of the CONNECT."""
 
-    __slots__ = ("_limit", "_most", "_need", "_rest", "version")
+    __slots__ = ("_limit", "_most", "_need", "_rest", "_server", "version")
 
-    def __init__(self, max_packet: int, version: int = 0, most: int = 0) -> None:
-        """`most` items that one call decodes; 0: all."""
+    def __init__(self, max_packet: int, version: int = 0, most: int = 0, server: bool = False) -> None:
+        """`most` items that one call decodes; 0: all. `server`: the bytes come from a client."""
         self._limit = min(max_packet, MAX_LENGTH)
         self._most = most or max_packet
+        self._server = server
         self._rest = bytearray()
         self._need = 0  # so many bytes there must be before another look is worth it
         self.version = version  # 0: the first packet must be a CONNECT
@@ -107,8 +118,7 @@ class Decoder:
                 if after > position:
                     position = after
                     continue
-            if not self.version and first != CONNECT << 4:
-                raise protocol_error("the first packet is not CONNECT")  # [MQTT-3.1.0-1]
+            self._check_kind(first)
             body, length = self._head(data, position)
             if not body or body + length > end:
                 return position
@@ -120,6 +130,12 @@ class Decoder:
             items.append(packet)
             position = body + length
         return position
+
+    def _check_kind(self, first: int) -> None:
+        if not self.version and first != CONNECT << 4:
+            raise protocol_error("the first packet is not CONNECT")  # [MQTT-3.1.0-1]
+        if self._server and first in SERVERS_OWN:
+            raise protocol_error("this packet is not for a client to send")
 
     def _head(self, data: bytes, position: int) -> tuple[int, int]:
         """Where the body begins, and its length; 0 if that has not arrived."""

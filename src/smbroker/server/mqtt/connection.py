@@ -38,6 +38,7 @@ from smbroker.dialects.mqtt.reasons import (
     NO_SUBSCRIPTION_EXISTED,
     NOT_AUTHORIZED,
     PACKET_ID_NOT_FOUND,
+    PACKET_TOO_LARGE,
     PROTOCOL_ERROR,
     QUOTA_EXCEEDED,
     RECEIVE_MAXIMUM_EXCEEDED,
@@ -71,13 +72,15 @@ PUBREC = f.PUBREC << 4
 PINGRESP = Ping(f.PINGRESP).encode()
 QOS_0, QOS_0_PUBLISH = 0xF6, f.PUBLISH << 4  # of a first byte: kind and QoS, and those of a publish with QoS 0
 MAX_ITEMS = 1_000  # packets that are taken at once: those of one client must not keep others waiting
+PARTING = 2.0  # seconds that a client may take to hear why it was ended
 HEAD_ROOM = 65_535 + 4_096  # what a packet may have besides its payload: topic, properties
 
 
 class MqttConnection(Client, asyncio.Protocol):
     __slots__ = (
-        "_aliases", "_closing", "_decoder", "_full", "_heard", "_held", "_keep_alive", "_later", "_pace", "_shared",
-        "_timer", "_transport", "_unsure", "_user", "_will", "mqtt", "received", "under_way", "version",
+        "_aliases", "_closing", "_decoder", "_ended", "_explains", "_farewell", "_full", "_heard", "_held",
+        "_keep_alive", "_later", "_pace", "_shared", "_timer", "_told", "_transport", "_unsure", "_user", "_will",
+        "mqtt", "received", "under_way", "version",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -86,13 +89,17 @@ class MqttConnection(Client, asyncio.Protocol):
         self._shared = shared
         self.mqtt = service
         self.version = 0  # 0: no CONNECT yet
-        self._decoder = Decoder(shared.config.max_payload + HEAD_ROOM, most=MAX_ITEMS)
+        self._decoder = Decoder(shared.config.max_payload + HEAD_ROOM, most=MAX_ITEMS, server=True)
         self._aliases: dict[int, Topic] = {}
         self.under_way = 0  # QoS 1 from the client, not acknowledged yet
         self._unsure: dict[int, MqttSession] = {}  # QoS 2 that is not on disk yet
         self._held = 0
         self._full = False
         self._closing = False
+        self._farewell = b""  # what is said last
+        self._told = False  # that, or why there was no CONNECT: it should be heard
+        self._ended = False  # nothing more is sent
+        self._explains = True  # refusals have a text
         self._will: Will | None = None
         self._later: list[Any] | None = None  # packets that wait until the session is on disk
         self._keep_alive = 0.0
@@ -244,7 +251,7 @@ class MqttConnection(Client, asyncio.Protocol):
         data = frames[0] if len(frames) == 1 else b"".join(frames)
         frames.clear()
         self.written += len(data)
-        if self._transport.is_closing():
+        if self._ended or self._transport.is_closing():
             return
         self._transport.write(data)
         self.mqtt.turn.stats.bytes_out += len(data)
@@ -273,16 +280,34 @@ class MqttConnection(Client, asyncio.Protocol):
         """The broker stops."""
         if not self._closing:
             if self.version == 5:
-                self._say(Disconnect(SERVER_SHUTTING_DOWN))
+                self._farewell = self._fitting(Disconnect(SERVER_SHUTTING_DOWN))
             self._gone(None)
-        self._closing = True
+        self._told = False
         self._shut()
 
     def _shut(self) -> None:
         self._closing = True
-        if not self.owed:
-            self.flush()
+        if self.owed:
+            return
+        if self._farewell:  # the sender "MUST NOT send any more MQTT Control Packets" after it [MQTT-3.14.4-1]
+            self.mqtt.turn.delivery.put(self, self._farewell)
+            self._farewell = b""
+        self.flush()
+        if self._told and self._transport.can_write_eof():
+            self._part()
+        else:
             self._transport.close()
+
+    def _part(self) -> None:
+        """The client was told why, and may still be sending: closed with its bytes unread, it would get a reset instead
+        of the reason. So it is read, and not listened to, until it goes as well, or for a moment."""
+        self._told = False
+        self._ended = True
+        self._transport.write_eof()
+        self._resume_reading()
+        if self._timer:
+            self._timer.cancel()
+        self._timer = self._shared.loop.call_later(PARTING, self.abort)
 
     def paid(self) -> None:
         if self._closing:
@@ -327,7 +352,7 @@ class MqttConnection(Client, asyncio.Protocol):
         turn = self.mqtt.turn
         turn.reject(self, error)
         if self.version == 5:
-            self._say(Disconnect(error.reason))
+            self._bid_farewell(Disconnect(error.reason))
         elif not self.version:
             self._refuse_connect(error)
         self._gone(self._will)
@@ -335,13 +360,20 @@ class MqttConnection(Client, asyncio.Protocol):
         turn.begin()
 
     def _refuse_connect(self, error: Malformed) -> None:
+        """ "The Server MAY send a CONNACK packet with a Reason Code of 0x80 or greater before closing" (3.1.4)"""
+        put = self.mqtt.turn.delivery.put
         if error.reason == UNSUPPORTED_VERSION:
-            self.mqtt.turn.delivery.put(self, Connack(False, 1).encode(4))
+            put(self, Connack(False, 1).encode(4))
+        elif error.version == 5:
+            put(self, Connack(False, error.reason).encode(5))
+        else:
+            return
+        self._told = True
 
     def end(self, reason: int, text: str) -> None:
         """Ended by the broker, for a reason that is no fault of the client's."""
         if self.version == 5:
-            self._say(Disconnect(reason, {f.REASON_STRING: text}))
+            self._bid_farewell(Disconnect(reason, {f.REASON_STRING: text}))
         self._gone(self._will)
         self._shut()
 
@@ -351,8 +383,24 @@ class MqttConnection(Client, asyncio.Protocol):
             self.mqtt.turn.stats.ended["not_allowed"] += 1
             self.end(NOT_AUTHORIZED, "nothing is allowed any more")
 
+    def _bid_farewell(self, packet: Disconnect) -> None:
+        self._farewell = self._fitting(packet)
+        self._told = True
+
     def _say(self, packet: Any) -> None:
-        self.mqtt.turn.delivery.put(self, packet.encode(self.version))
+        data = self._fitting(packet)
+        if data:
+            self.mqtt.turn.delivery.put(self, data)
+
+    def _fitting(self, packet: Any) -> bytes:
+        """Its bytes, or none: "The Server MUST NOT send packets exceeding Maximum Packet Size" [MQTT-3.1.2-24]."""
+        data: bytes = packet.encode(self.version)
+        session = self._session
+        if session is None or len(data) <= session.max_packet:
+            return data
+        packet.properties.pop(f.REASON_STRING, None)
+        data = packet.encode(self.version)
+        return data if len(data) <= session.max_packet else b""
 
     def _connect_due(self) -> None:
         if not self.version:
@@ -430,6 +478,7 @@ class MqttConnection(Client, asyncio.Protocol):
         self.version = version
         self.session = session
         self._will = packet.will
+        self._explains = packet.properties.get(f.REQUEST_PROBLEM, 1) == 1
         keep_alive = self._kept_alive(packet)
         connack = Connack(present and version > 3, 0, self._offered(packet, session, assigned, keep_alive))
         if present:
@@ -442,7 +491,13 @@ class MqttConnection(Client, asyncio.Protocol):
         """A session that lasts is on disk before its client hears that it is there."""
         if self._closing or self.session is not session:
             return
-        self._say(connack)
+        answer = self._fitting(connack)
+        if not answer:
+            self._will = None
+            text = "a CONNACK is larger than the client allows packets to be"
+            self._fail(Malformed("mqtt_packet_too_large", text, PACKET_TOO_LARGE))
+            return
+        self.mqtt.turn.delivery.put(self, answer)
         self.mqtt.attach(session)
         later, self._later = self._later, None
         self.mqtt.turn.begin()
@@ -480,6 +535,7 @@ class MqttConnection(Client, asyncio.Protocol):
         self.mqtt.turn.reject(self, error)
         code = reason if version == 5 else RETURN_CODES.get(reason, 3)
         self.mqtt.turn.delivery.put(self, Connack(False, code).encode(version))
+        self._told = True
         self._shut()
 
     # --- publishing ---
@@ -590,8 +646,8 @@ class MqttConnection(Client, asyncio.Protocol):
         numbers = [int.from_bytes(ack[at + 2 : at + 4], "big") for at in range(0, len(ack), 4)]
         if kind == f.PUBREC and self._session:
             self._session.inbound.difference_update(numbers)
-        about = {f.REASON_STRING: text}
-        return b"".join(Ack(kind, number, IMPLEMENTATION, about).encode(5) for number in numbers)
+        about = {f.REASON_STRING: text} if self._explains else {}  # [MQTT-3.1.2-29]
+        return b"".join(self._fitting(Ack(kind, number, IMPLEMENTATION, about)) for number in numbers)
 
     def _exceeds(self, number: int) -> None:
         """Reason 0x93 [MQTT-3.3.4-9]; older versions know no such limit, so there QoS 1 is not counted."""
@@ -606,7 +662,8 @@ class MqttConnection(Client, asyncio.Protocol):
     def _resolved(self, packet: Publish) -> Topic:
         """The topic, from its alias if there is one."""
         alias = packet.properties.pop(f.TOPIC_ALIAS, None)
-        packet.properties.pop(f.SUBSCRIPTION_ID, None)
+        if f.SUBSCRIPTION_ID in packet.properties:  # "sent from a Client … MUST NOT contain" [MQTT-3.3.4-6]
+            raise Malformed("mqtt_protocol", "a subscription identifier from a client", PROTOCOL_ERROR)
         if alias is None:
             return packet.topic
         if alias > self.mqtt.config.topic_alias_maximum:
@@ -686,7 +743,8 @@ class MqttConnection(Client, asyncio.Protocol):
                 if error.reason == PROTOCOL_ERROR:
                     raise
                 service.turn.reject(self, error)
-                answer.properties[f.REASON_STRING] = error.text[:1_000]
+                if self._explains:  # [MQTT-3.1.2-29]
+                    answer.properties[f.REASON_STRING] = error.text[:1_000]
                 answer.codes.append(error.reason if self.version == 5 else 0x80)
                 continue
             answer.codes.append(one.qos)
@@ -733,6 +791,8 @@ class MqttConnection(Client, asyncio.Protocol):
                 gone = self.mqtt.unsubscribe(session, *mqtt.decode_filter(raw))
                 codes.append(0 if gone else NO_SUBSCRIPTION_EXISTED)
             except Malformed as error:
+                if error.reason == PROTOCOL_ERROR:
+                    raise
                 codes.append(error.reason)
         self._say(Results(f.UNSUBACK, packet.packet_id, codes))
 

@@ -261,7 +261,7 @@ class Replay:
         """From before a restart: PUBREC has come, so the message must not be sent again; PUBREL must."""
         self.pending[offset] = qos, True
         item = Item(offset, b"", b"", NO_EXTRA, qos)
-        self.session.inflight[offset % KEPT_IDS + 1] = Flight(item, received=True)
+        self.session.inflight[(offset - self.session.first) % KEPT_IDS + 1] = Flight(item, received=True)
 
     def acknowledged(self, offset: int) -> None:
         self.pending.pop(offset, None)

@@ -337,6 +337,7 @@ class Mqtt:
         for each in session.known.own:
             self.turn.delivery.remove(each.pattern, session)
         start = self.turn.commits.recent.next if cursor is None else cursor
+        session.first = 0 if session.lasting else start
         session.replay = replay = Replay(session, self.turn, self.turn.commits, self._history, start)
         if cursor is None:
             for each in session.known.own:

@@ -7,6 +7,7 @@ A session whose subscriptions all want plain QoS 0 has no queue: it is one of a 
 bytes (`core.delivery`). The others take messages themselves. With a log, one with QoS 1 or 2 is *kept*:
 fed from what is committed, by a cursor (`replay`). The packet identifier of a kept message follows from its
 offset, so that it is the same when it is sent again after a crash; the rest have identifiers above those.
+A session that ends with its connection counts from 1.
 """
 
 import time
@@ -68,9 +69,9 @@ InFlight: TypeAlias = Flight | int
 
 class MqttSession(Session):
     __slots__ = (
-        "_last_id", "_queued", "alias_maximum", "aliases", "changed", "connection", "expires_at", "expiry", "inbound",
-        "inflight", "known", "max_packet", "mqtt", "queue", "replay", "retaining", "sharing", "unsure", "user",
-        "version", "will", "will_due", "window",
+        "_last_id", "_queued", "alias_maximum", "aliases", "changed", "connection", "expires_at", "expiry", "first",
+        "inbound", "inflight", "known", "max_packet", "mqtt", "queue", "replay", "retaining", "sharing", "unsure",
+        "user", "version", "will", "will_due", "window",
     )  # fmt: skip
 
     def __init__(self, service: "Mqtt", client: str) -> None:
@@ -93,6 +94,7 @@ class MqttSession(Session):
         self._queued = 0  # bytes
         self.inflight: dict[int, InFlight] = {}
         self._last_id = 0
+        self.first = 0  # the offset whose message has the identifier 1
         self.replay: Replay | None = None
         self.sharing: list[Share] = []
         self.will: Will | None = None  # one with a delay; it survives a crash
@@ -230,7 +232,7 @@ class MqttSession(Session):
             if item.qos:
                 if len(inflight) >= self.window:
                     break
-                number = item.offset % KEPT_IDS + 1 if item.offset >= 0 else self._free_id()
+                number = (item.offset - self.first) % KEPT_IDS + 1 if item.offset >= 0 else self._free_id()
                 if not number or number in inflight:
                     break
             queue.popleft()
@@ -253,7 +255,7 @@ class MqttSession(Session):
         simple = one.qos and not (one.no_local or one.identifier or self.alias_maximum or self.queue)
         if not simple or connection is None or connection.full or offset < one.start or offset < one.seam:
             return start
-        number = offset % KEPT_IDS + 1
+        number = (offset - self.first) % KEPT_IDS + 1
         end = min(end, start + self.window - len(inflight), start + KEPT_IDS + 1 - number)
         count = end - start
         numbers, payloads = range(number, number + count), columns.payloads[start:end]
