@@ -6,6 +6,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,32 +35,36 @@ SECONDS = 8 if LONG else 2  # that publishers go at full speed
 # --- what history is ---
 
 
-def test_history_comes_after_the_suback_in_order_and_then_what_is_live() -> None:
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
     with Broker() as broker:
-        expected = []
-        for number in range(20):
-            for dialect in DIALECTS:
-                payload = b"%b %d" % (dialect.encode(), number)
-                publish(broker, dialect, b"room/t", payload)
-                publish(broker, "pipe", b"room/other", payload)  # acknowledged: the one before it is in its place
-                expected.append(payload)
-        subscriber = broker.tcp("padded")
-        subscriber.send(padded(b"Subscribe", b"room/t"))
-        whole = SUBACK + b"".join(delivery(b"room/t", payload) for payload in expected)
-        assert subscriber.receive(len(whole)) == whole
+        yield broker
+
+
+def test_history_comes_after_the_suback_in_order_and_then_what_is_live(broker: Broker) -> None:
+    expected = []
+    for number in range(20):
         for dialect in DIALECTS:
-            publish(broker, dialect, b"room/t", b"live")
-            assert subscriber.receive(196) == delivery(b"room/t", b"live")
-        assert alive(subscriber), "and nothing else"
+            payload = b"%b %d" % (dialect.encode(), number)
+            publish(broker, dialect, b"room/t", payload)
+            publish(broker, "pipe", b"room/other", payload)  # acknowledged: the one before it is in its place
+            expected.append(payload)
+    subscriber = broker.tcp("padded")
+    subscriber.send(padded(b"Subscribe", b"room/t"))
+    whole = SUBACK + b"".join(delivery(b"room/t", payload) for payload in expected)
+    assert subscriber.receive(len(whole)) == whole
+    for dialect in DIALECTS:
+        publish(broker, dialect, b"room/t", b"live")
+        assert subscriber.receive(196) == delivery(b"room/t", b"live")
+    assert alive(subscriber), "and nothing else"
 
 
-def test_typed_numbers_are_their_text_in_history_too() -> None:
-    with Broker() as broker:
-        broker.udp("typed").send(b"n".ljust(50, b"\0") + b"\0\1\0\0\0\x0a")
-        broker.udp("typed").send(b"n".ljust(50, b"\0") + b"\1\0\xe6")
-        first = Reader(broker, b"n")
-        assert first.wait(2)[b"n"] == [b"-10", b"2.30"]
-        assert Reader(broker, b"n").wait(2)[b"n"] == [b"-10", b"2.30"]
+def test_typed_numbers_are_their_text_in_history_too(broker: Broker) -> None:
+    broker.udp("typed").send(b"n".ljust(50, b"\0") + b"\0\1\0\0\0\x0a")
+    broker.udp("typed").send(b"n".ljust(50, b"\0") + b"\1\0\xe6")
+    first = Reader(broker, b"n")
+    assert first.wait(2)[b"n"] == [b"-10", b"2.30"]
+    assert Reader(broker, b"n").wait(2)[b"n"] == [b"-10", b"2.30"]
 
 
 SIZES = [0, 1, 100, 1_400, 60_000, 600_000, 3 * MB]
@@ -115,16 +120,15 @@ def test_without_a_log_there_is_no_history(tmp_path: Path) -> None:
     assert not home.data.exists(), "nothing is written"
 
 
-def test_subscribing_again_brings_no_history_again_but_a_new_connection_does() -> None:
-    with Broker() as broker:
-        send_all(broker, b"t", numbered(range(5)))
-        subscriber = Reader(broker, b"t")
-        subscriber.wait(5)
-        subscriber.client.send(padded(b"Subscribe", b"t"))
-        wait_for(lambda: subscriber.acknowledged == 2, "the second SubAck")
-        send_all(broker, b"t", [b"live"])
-        assert subscriber.wait(6)[b"t"] == [*numbered(range(5)), b"live"]
-        assert Reader(broker, b"t").wait(6)[b"t"] == [*numbered(range(5)), b"live"]
+def test_subscribing_again_brings_no_history_again_but_a_new_connection_does(broker: Broker) -> None:
+    send_all(broker, b"t", numbered(range(5)))
+    subscriber = Reader(broker, b"t")
+    subscriber.wait(5)
+    subscriber.client.send(padded(b"Subscribe", b"t"))
+    wait_for(lambda: subscriber.acknowledged == 2, "the second SubAck")
+    send_all(broker, b"t", [b"live"])
+    assert subscriber.wait(6)[b"t"] == [*numbered(range(5)), b"live"]
+    assert Reader(broker, b"t").wait(6)[b"t"] == [*numbered(range(5)), b"live"]
 
 
 def test_several_titles_on_one_connection_each_with_its_history(tmp_path: Path) -> None:

@@ -155,26 +155,34 @@ UNFIT = [  # padded and typed subscribers cannot even name a topic that does not
 ]
 
 
-@pytest.mark.parametrize(("dialect", "topic", "payload", "reason"), UNFIT)
-def test_what_does_not_fit_is_left_out_counted_and_reaches_others(
-    dialect: str, topic: bytes, payload: bytes, reason: str
-) -> None:
+def test_what_does_not_fit_is_left_out_counted_and_reaches_others() -> None:
     with Broker() as broker:
-        other_dialect = "pipe" if dialect != "pipe" else "semicolon"
-        other = Subscriber(broker, other_dialect, b"#")
-        subscriber = Subscriber(broker, dialect, topic if dialect == "typed" else b"#")
+        subscribers = {dialect: Subscriber(broker, dialect, b"#") for dialect in ("soh", "pipe", "semicolon")}
+        nul, long = (Subscriber(broker, "typed", topic, name=topic.decode()) for topic in (b"u/nul", b"u/long"))
         publisher = broker.udp()
-        publisher.send(b"P|%b|%b" % (topic, payload) if b"|" not in topic else b"p%b;%b" % (topic, payload))
-        expected = EXPECTED[other_dialect](topic, payload, ("", 0))
-        assert other.take(len(expected)) == expected
-        if isinstance(subscriber.client, Udp):
-            publisher.send(b"P|last/one|x")
+
+        def heard(dialect: str) -> list[bytes]:
+            """Before the last message."""
             last = EXPECTED[dialect](b"last/one", b"x", ("", 0))
-            assert subscriber.take(len(last)) == last
-        else:
-            assert subscriber.client.silent()
+            return list(iter(subscribers[dialect].client.receive, last))
+
+        for dialect, topic, payload, _ in UNFIT:
+            other = "pipe" if dialect != "pipe" else "semicolon"
+            publisher.send(b"P|%b|%b" % (topic, payload) if b"|" not in topic else b"p%b;%b" % (topic, payload))
+            publisher.send(b"P|last/one|x")
+            got = {each: heard(each) for each in subscribers}
+            assert got[other] == [EXPECTED[other](topic, payload, ("", 0))]
+            assert not got.get(dialect), "it is never cut short"
+        assert long.take(1570) == typed_frame(b"u/long", 3, b"x" * 508, publisher.address), "the one that fits"
+        assert long.client.silent()
+        assert nul.client.silent()
         broker.stop()
-        assert broker.err.has(f"{dialect} {reason} 1"), broker.err.all
+        for counted in (
+            *("soh topic_no_subtopic 1", "soh topic_separator 1", "soh too_long 1"),
+            *("semicolon topic_separator 1", "semicolon too_long 3", "pipe topic_separator 1"),
+            *("typed payload_nul 1", "typed too_long 2"),
+        ):
+            assert broker.err.has(counted), broker.err.all
 
 
 def test_port_and_address_of_a_source_without_ipv4_are_zero() -> None:
