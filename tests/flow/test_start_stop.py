@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flow.house import BIN, LIMIT, Broker, Tcp, Udp
+from flow.house import BIN, LIMIT, Broker, Tcp, Udp, wait_for
 from flow.lasting import free_ports
 from flow.peers import ON_A_FREE_PORT, answers, needs_ipv6, settled, started
 from flow.wires import config
@@ -365,10 +365,15 @@ def test_a_signal_ends_it_with_status_0_and_what_it_owes_is_done(number: int, lo
         assert [line for line in broker.err.all if "(--no-log)" not in line] == []
 
 
-def test_two_signals_are_no_more_than_one() -> None:
+def test_many_signals_are_no_more_than_one() -> None:
     with Broker(kinds=("udp",)) as broker:
-        broker.signal(signal.SIGINT)
-        broker.signal(signal.SIGTERM)
+
+        def ended() -> bool:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+                broker.signal(number)
+            return broker.process.poll() is not None
+
+        wait_for(ended, "its end")
         assert broker.process.wait(LIMIT) == 0
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from spark import quick
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -22,9 +24,6 @@ def missing() -> str | None:
     return missing_java()
 
 
-QUICK_START = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # these tests run little of each code: compiling it well is waste
-)
 MISSING = missing()
 collect_ignore_glob = ["test_[!w]*.py"] if MISSING else []  # test_whether_spark_runs.py stays, and is skipped
 
@@ -40,7 +39,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 
     logging.getLogger("py4j").setLevel(logging.ERROR)
     warehouse = str(tmp_path_factory.mktemp("warehouse"))
-    made = session("local[2]", **{"spark.sql.warehouse.dir": warehouse, "spark.driver.extraJavaOptions": QUICK_START})
+    made = session("local[2]", **{"spark.sql.warehouse.dir": warehouse, "spark.driver.extraJavaOptions": quick.OPTIONS})
     made.sparkContext.setLogLevel("OFF")  # queries that are meant to fail do so loudly
     yield made
     made.stop()

@@ -10,6 +10,7 @@ from pathlib import Path
 from cli.programs import SCRIPTS
 from cli.test_demo import Demo
 from flow.house import Udp, end_with_the_tests, wait_for
+from spark import quick
 from spark.runnerkit import PATIENCE, rows_of
 
 KINDS = ("udp", "padded", "typed", "web")
@@ -19,7 +20,7 @@ STOP_LIMIT = 60.0  # seconds in which Ctrl-C ends everything, on a busy machine 
 @contextmanager
 def running(folder: Path, *words: str, path: str | None = None) -> Iterator[Demo]:
     listen = [word for kind in KINDS for word in ("--listen", f"{kind}://127.0.0.1:0")]
-    environment = dict(os.environ) if path is None else {**os.environ, "PATH": path, "JAVA_HOME": ""}
+    environment = quick.environment() if path is None else {**os.environ, "PATH": path, "JAVA_HOME": ""}
     process = subprocess.Popen(
         [SCRIPTS / "smb", *words, "--data", folder / "data", *listen],
         stdin=subprocess.PIPE,

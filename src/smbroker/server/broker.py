@@ -83,7 +83,12 @@ def run(config: Config, services: Mapping[str, ServiceOf]) -> None:
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(config, endpoints, services))
+        try:
+            runner.run(_serve(config, endpoints, services))
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the loop takes no more of them, and it is ending
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 async def _serve(config: Config, endpoints: list[Endpoint], services: Mapping[str, ServiceOf]) -> None:
