@@ -13,6 +13,7 @@ from flow import test_pairs as pairs
 from flow.house import Broker, Udp, wait_for
 from smbroker.log.reader import LogReader
 from smbroker.log.rows import as_json
+from smbroker.spark.pipelines.query import PipelineQuery
 from smbroker.spark.pipelines.runner import BUILTIN
 from spark.runnerkit import PATIENCE, rows_of, run_once, started, wait_rows
 from web.calls import post
@@ -60,9 +61,12 @@ def publish(broker: Broker, *messages: tuple[str, str]) -> None:
         assert client.receive() == b"Hello Publisher!"
 
 
+@pytest.mark.parametrize("large", [False, True], ids=["in memory", "too large for it"])
 def test_a_table_and_topics_of_sql_and_python_without_feedback(
-    spark: SparkSession, broker: Broker, tmp_path: Path
+    spark: SparkSession, broker: Broker, tmp_path: Path, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if large:
+        monkeypatch.setattr(PipelineQuery, "_write_both", PipelineQuery._write_large)
     pipelines = tmp_path / "pipelines"
     pipelines.mkdir()
     (pipelines / "rooms.sql").write_text(ROOMS)

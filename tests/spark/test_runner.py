@@ -162,16 +162,10 @@ def test_variants_are_stored_as_text_and_large_batches_by_way_of_the_disk(
     store.publish_payloads([b'{"a": [1, 2]}', b"no"], ORIGINS[1])
     pipelines = directory(tmp_path, all_sql="-- table: t\nSELECT offset, ts, json, levels FROM messages\n")
     query = PipelineQuery(spark, files.read(pipelines / "all.sql"), Target(store.path, ""), Place(store.path))
-    query._store = lambda rows, number: query._store_large(_storable(rows), number)  # type: ignore[method-assign]
+    query._write_both = query._write_large  # type: ignore[method-assign]
     query.start(once=True)
     assert query._query is not None
     assert query._query.awaitTermination(60)
     found = sorted(rows_of(store.path, "t"), key=lambda row: row["offset"])
     assert [row["json"] for row in found] == ['{"a":[1,2]}', None]
     assert found[0]["ts"].tzinfo is not None
-
-
-def _storable(rows: object) -> object:
-    from smbroker.spark.pipelines.frames import storable
-
-    return storable(rows)  # type: ignore[arg-type]

@@ -82,6 +82,8 @@ class TableWriter:
 
     def _merge(self, rows: pa.Table | pa.RecordBatchReader, note: CommitProperties) -> None:
         last = _last_of_each(rows, self._key)
+        if not last.num_rows:
+            return
         assert self._table
         merger = self._table.merge(
             last,

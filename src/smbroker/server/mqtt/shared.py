@@ -46,7 +46,7 @@ class Share(Session):
         self.pattern = pattern
         self.members: dict[MqttSession, Subscription] = {}
         self._order: list[MqttSession] = []
-        self._turn = 0
+        self._turn = -1  # of the member that got the last one
         self.receive = self.take
         self.grant = EVERYTHING  # each member has its own
         self.cursor = self.high = self.fresh = PENDING
@@ -86,7 +86,7 @@ class Share(Session):
 
     def _take_unkept(self, topic: Topic, columns: Columns, start: int, end: int) -> None:
         members = [one for one in self.members if _may(one, topic)]
-        able = [one for one in members if one.connection and not one.connection.full and one.room]
+        able = [one for one in members if _has_room(one)]
         able = able or [one for one in members if one.connection]
         away = not able
         able = able or [one for one in members if one.lasting]
@@ -121,13 +121,12 @@ class Share(Session):
         given.add(member)
         return True
 
-    def _next(self, topic: Topic | None = None) -> MqttSession | None:
+    def _next(self, topic: Topic) -> MqttSession | None:
         members = self._order
         for _ in members:
             self._turn += 1
             member = members[self._turn % len(members)]
-            may = topic is None or _may(member, topic)
-            if may and member.connection and not member.connection.full and member.room:
+            if _may(member, topic) and _has_room(member):
                 return member
         return None
 
@@ -200,7 +199,9 @@ class Share(Session):
 
     def _step(self) -> None:
         self._waking = False
-        if self.commits is None or self.live or self._asked or self.cursor == PENDING or self._next() is None:
+        if self.commits is None or self.live or self._asked or self.cursor == PENDING:
+            return
+        if not any(map(_has_room, self._order)):
             return
         if self.cursor < self.commits.recent.first:
             self._ask()
@@ -267,6 +268,11 @@ class Share(Session):
 
 def _may(member: MqttSession, topic: Topic) -> bool:
     return not member.grant.limited or member.grant.subscribes[topic]
+
+
+def _has_room(member: MqttSession) -> bool:
+    """It is here, reads, and waits for more."""
+    return member.connection is not None and not member.connection.full and member.room
 
 
 def give_back(session: MqttSession, *, ended: bool) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -24,10 +25,19 @@ WEIGHT = 0.2  # of the newest gap in the usual one
 
 
 def transform(messages: DataFrame) -> DataFrame:
-    spoken = messages.select("topic", "ts").groupBy("topic")
-    return spoken.transformWithState(
+    spoken = messages.select("topic", "ts").mapInArrow(_by_topic, "topic string, times array<bigint>")
+    return spoken.groupBy("topic").transformWithState(
         Silence(), "topic string, state string, since string, usual_gap double", "update", "processingTime"
     )
+
+
+def _by_topic(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A row for each topic of a batch, not for each message: Python sees them one by one."""
+    for batch in batches:
+        times = batch.column("ts").cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+        table = pa.table({"topic": batch.column("topic"), "times": times})
+        grouped = table.group_by("topic", use_threads=False).aggregate([("times", "list")])
+        yield from grouped.rename_columns(["topic", "times"]).to_batches()
 
 
 class Silence(StatefulProcessor):
@@ -38,7 +48,7 @@ class Silence(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         last, gap, gaps, silent, _ = self._state.get() or (None, 0.0, 0, False, None)
-        times = sorted(_milliseconds(row.ts) for row in rows)
+        times = sorted(time for row in rows for time in row.times)
         if silent:
             yield _row(key[0], "returned", times[0], gap)
         for time in times:
@@ -73,10 +83,6 @@ class Silence(StatefulProcessor):
 
 def _allowed(gap: float) -> float:
     return max(TIMES * gap, LEAST)
-
-
-def _milliseconds(time: datetime) -> int:
-    return round(time.timestamp() * 1000)
 
 
 def _row(topic: str, state: str, since: int, gap: float) -> Row:

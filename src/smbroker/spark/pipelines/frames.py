@@ -4,6 +4,8 @@ import types
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
@@ -21,6 +23,7 @@ PASSED_ON = {  # beside a column `payload`: what the sink takes
     "retain": "boolean",
     "properties": "array<struct<key:string,value:string>>",
 }
+SAID = "$published "  # before the names of what is published, beside the table's
 _STATEFUL = ("Aggregate", "Deduplicate", "Join", "GroupsWithState", "TransformWithState", "Distinct")
 _LEAVES_OUT = ("Filter", "Join", "Limit", "TransformWithState", "GroupsWithState", "Deduplicate", "Generate", "MapIn")
 
@@ -115,13 +118,16 @@ def _plan(made: DataFrame) -> str:
 
 
 def storable(made: DataFrame) -> DataFrame:
+    return made.select(*_storable(made))
+
+
+def _storable(made: DataFrame) -> list[Column]:
     """Variants as JSON text: few readers of Delta know them."""
-    changed = {
-        field.name: F.to_json(F.col(f"`{field.name}`"))
-        for field in made.schema.fields
-        if isinstance(field.dataType, VariantType)
-    }
-    return made.withColumns(changed) if changed else made
+    columns = [(field, F.col(f"`{field.name}`")) for field in made.schema.fields]
+    return [
+        F.to_json(column).alias(field.name) if isinstance(field.dataType, VariantType) else column
+        for field, column in columns
+    ]
 
 
 # --- for topics ---
@@ -129,25 +135,43 @@ def storable(made: DataFrame) -> DataFrame:
 
 def published(made: DataFrame, template: Template) -> DataFrame:
     """topic and payload of each row; rows of which the template makes no valid topic are left out."""
-    topic = _topic(template)
-    size = F.octet_length("topic")
-    whole = F.col("topic").isNotNull() & (size > 0) & (size <= MAX_TOPIC) & ~F.contains("topic", F.lit("\0"))
-    if not template.text.startswith("$"):
-        whole = whole & ~F.startswith("topic", F.lit("$"))  # a column may hold any text; those are not ours to publish
-    if "payload" in made.columns:
-        others = [F.col(name).cast(kind) for name, kind in PASSED_ON.items() if name in made.columns]
-        payload = F.col("payload")
-        if made.schema["payload"].dataType.typeName() not in ("binary", "string"):
-            payload = payload.cast("string")
-        rows = made.select(topic.alias("topic"), payload, *others)
-    else:
-        rows = made.select(topic.alias("topic"), _json(made, template).alias("payload"))
-    return rows.where(whole)
+    columns = _published(made, template)
+    return made.select(*[column.alias(name) for name, column in columns.items()]).where(F.col("topic").isNotNull())
+
+
+def stored_and_published(made: DataFrame, template: Template) -> DataFrame:
+    """`storable`, and beside it, with other names, what is published of each row: see `parted`."""
+    columns = [column.alias(SAID + name) for name, column in _published(made, template).items()]
+    return made.select(*_storable(made), *columns)
+
+
+def parted(both: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The rows for the table, and those that are published."""
+    said = [name for name in both.column_names if name.startswith(SAID)]
+    published = both.select(said).rename_columns([name.removeprefix(SAID) for name in said])
+    return both.drop_columns(said), published.filter(pc.is_valid(published["topic"]))
+
+
+def _published(made: DataFrame, template: Template) -> dict[str, Column]:
+    columns = {"topic": _topic(template)}
+    if "payload" not in made.columns:
+        return columns | {"payload": _json(made, template)}
+    payload = F.col("payload")
+    if made.schema["payload"].dataType.typeName() not in ("binary", "string"):
+        payload = payload.cast("string")
+    others = {name: F.col(name).cast(kind) for name, kind in PASSED_ON.items() if name in made.columns}
+    return columns | {"payload": payload} | others
 
 
 def _topic(template: Template) -> Column:
+    """Null if it is not a valid one."""
     parts = [F.col(f"`{text}`").cast("string") if is_column else F.lit(text) for text, is_column in template.parts]
-    return F.concat(*parts)
+    topic = F.concat(*parts)
+    size = F.octet_length(topic)
+    whole = (size > 0) & (size <= MAX_TOPIC) & ~F.contains(topic, F.lit("\0"))
+    if not template.text.startswith("$"):
+        whole = whole & ~F.startswith(topic, F.lit("$"))  # a column may hold any text; those are not ours to publish
+    return F.when(whole, topic)
 
 
 def _json(made: DataFrame, template: Template) -> Column:
