@@ -1,6 +1,8 @@
 """What MQTT clients are told when they break a rule, that they hear it, and what they asked not to be told."""
 
 import select
+import socket
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -89,6 +91,18 @@ def test_a_client_that_goes_on_sending_still_hears_why_it_was_ended(broker: Brok
     assert [client.expect(Ack).kind for _ in range(10)] == [f.PUBREC] * 10
     assert client.expect(Disconnect).reason == 0x93
     assert client.closed()
+
+
+def test_a_client_that_is_gone_before_it_hears_it(broker: Broker) -> None:
+    """Its last acknowledgements come after its reset, and with them the end of the connection: nobody is told."""
+    packets = b"".join(Publish(b"t", b"x", 2, packet_id=number).encode(5) for number in range(1, 12))
+    for _ in range(20):
+        client = Mqtt(broker, version=5)
+        client.tcp.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.tcp.send(packets)
+        client.tcp.sock.close()
+    assert Mqtt(broker).publish(topic(), b"x", 1)
+    assert not broker.err.has("a bug in the broker")
 
 
 REFUSED = Subscribe(1, [Topics(b"a#")])

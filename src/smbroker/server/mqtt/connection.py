@@ -293,7 +293,7 @@ class MqttConnection(Client, asyncio.Protocol):
             self.mqtt.turn.delivery.put(self, self._farewell)
             self._farewell = b""
         self.flush()
-        if self._told and self._transport.can_write_eof():
+        if self._told and not self._transport.is_closing() and self._transport.can_write_eof():
             self._part()
         else:
             self._transport.close()
