@@ -49,6 +49,16 @@ def test_3_1_does_not_reserve_the_lowest_flag(broker: Broker) -> None:
     assert client.expect(Connack) == Connack()
 
 
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_only_3_1_sends_a_release_again_with_dup(broker: Broker, version: int) -> None:
+    client = Mqtt(broker, "again", version=version)
+    client.tcp.send(b"\x6a\2\0\1")
+    if version == 3:
+        assert client.expect(Ack) == Ack(f.PUBCOMP, 1)
+    else:
+        assert client.ended(0x81)
+
+
 @pytest.mark.parametrize("first", [0x20, 0x90, 0xB0, 0xD0], ids=hex)
 def test_packets_of_a_server_are_wrong_whatever_they_hold(broker: Broker, first: int) -> None:
     client = Mqtt(broker, version=5)
