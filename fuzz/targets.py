@@ -16,7 +16,7 @@ from smbroker.dialects import pipe as pipe_dialect
 from smbroker.dialects import semicolon as semicolon_dialect
 from smbroker.dialects import soh as soh_dialect
 from smbroker.dialects import typed as typed_dialect
-from smbroker.dialects.mqtt import Acks, Malformed, Numbered, Run
+from smbroker.dialects.mqtt import Acks, Malformed, Mixed, Numbered, Run
 from smbroker.dialects.mqtt.packets import Connect
 from smbroker.model.errors import ProtocolError, Refused, Unfit
 from smbroker.model.framing import FramerOf
@@ -149,6 +149,10 @@ def _written_out(item: Any) -> list[Any]:
         for payload in item.payloads:
             _deliver((item.topic, payload, Kind.BYTES, b""))
         return [("publish", item.topic, 0, b"", payload) for payload in item.payloads]
+    if isinstance(item, Mixed):
+        for topic, payload in zip(item.topics, item.payloads, strict=True):
+            _deliver((topic, payload, Kind.BYTES, b""))
+        return [("publish", topic, 0, b"", payload) for topic, payload in zip(item.topics, item.payloads, strict=True)]
     if isinstance(item, Numbered):
         return [
             ("publish", item.topic, 1, number, payload)

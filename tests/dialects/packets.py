@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from smbroker.dialects.mqtt import Acks, Numbered, Run
+from smbroker.dialects.mqtt import Acks, Mixed, Numbered, Run
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Ack, Packet, Publish
 
@@ -13,6 +13,8 @@ def plain(items: list[Any]) -> list[Packet]:
     for item in items:
         if isinstance(item, Run):
             found += [Publish(item.topic, payload) for payload in item.payloads]
+        elif isinstance(item, Mixed):
+            found += [Publish(topic, payload) for topic, payload in zip(item.topics, item.payloads, strict=True)]
         elif isinstance(item, Numbered):
             found += [
                 Publish(item.topic, payload, 1, packet_id=number)

@@ -3,7 +3,7 @@
 import pytest
 
 from dialects.packets import plain
-from smbroker.dialects.mqtt import Decoder
+from smbroker.dialects.mqtt import Decoder, Mixed, Run
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Ack, Publish
 from smbroker.dialects.mqtt.reasons import Malformed
@@ -64,3 +64,38 @@ def test_a_row_cut_anywhere(version: int) -> None:
     for cut in range(len(data)):
         decoder = Decoder(1_000, version)
         assert plain(decoder.feed(data[:cut])) + plain(decoder.feed(data[cut:])) == whole
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_short_publishes_of_changing_topics_are_gathered(version: int) -> None:
+    """Rows, long ones, an empty payload, a property and what is not whole stand among them."""
+    sent = [Publish(b"t/%d" % (number % 7), b"%d" % number) for number in range(100)]
+    sent[20] = Publish(b"t/6", b"x" * 200)
+    sent[30] = Publish(b"t/1")
+    sent[40:40] = [Publish(b"row", b"%d" % number) for number in range(10, 40)]
+    sent[90] = Publish(b"t/1", b"1", properties={f.PAYLOAD_FORMAT: 1} if version == 5 else {})
+    wires = [packet.encode(version) for packet in sent]
+    data = b"".join(wires)
+    whole = Decoder(1_000, version).feed(data)
+    assert plain(whole) == sent
+    assert sum(isinstance(item, Mixed) for item in whole) < 10
+    assert next(len(item.payloads) for item in whole if isinstance(item, Run) and item.topic == b"row") >= 29
+    for cut in range(0, len(data), 5):
+        decoder = Decoder(1_000, version)
+        assert plain(decoder.feed(data[:cut])) + plain(decoder.feed(data[cut:])) == sent
+    few = Decoder(1_000, version, most=10)
+    found = plain(few.feed(data))
+    while few.more:
+        some = plain(few.feed(b""))
+        assert len(some) <= 40
+        found += some
+    assert found == sent
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_bad_topic_among_changing_ones_is_told_after_those_before_it(version: int) -> None:
+    sent = [Publish(b"t/%d" % number, b"1") for number in range(20)]
+    data = b"".join(packet.encode(version) for packet in [*sent, Publish(b"a/+", b"1"), *sent])
+    with pytest.raises(Malformed) as caught:
+        Decoder(1_000, version).feed(data)
+    assert plain(caught.value.items) == sent

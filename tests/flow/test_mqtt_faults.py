@@ -1,6 +1,8 @@
 """What MQTT clients are told when they break a rule, that they hear it, and what they asked not to be told."""
 
 import select
+import socket
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -47,6 +49,16 @@ def test_3_1_does_not_reserve_the_lowest_flag(broker: Broker) -> None:
     assert client.expect(Connack) == Connack()
 
 
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_only_3_1_sends_a_release_again_with_dup(broker: Broker, version: int) -> None:
+    client = Mqtt(broker, "again", version=version)
+    client.tcp.send(b"\x6a\2\0\1")
+    if version == 3:
+        assert client.expect(Ack) == Ack(f.PUBCOMP, 1)
+    else:
+        assert client.ended(0x81)
+
+
 @pytest.mark.parametrize("first", [0x20, 0x90, 0xB0, 0xD0], ids=hex)
 def test_packets_of_a_server_are_wrong_whatever_they_hold(broker: Broker, first: int) -> None:
     client = Mqtt(broker, version=5)
@@ -89,6 +101,18 @@ def test_a_client_that_goes_on_sending_still_hears_why_it_was_ended(broker: Brok
     assert [client.expect(Ack).kind for _ in range(10)] == [f.PUBREC] * 10
     assert client.expect(Disconnect).reason == 0x93
     assert client.closed()
+
+
+def test_a_client_that_is_gone_before_it_hears_it(broker: Broker) -> None:
+    """Its last acknowledgements come after its reset, and with them the end of the connection: nobody is told."""
+    packets = b"".join(Publish(b"t", b"x", 2, packet_id=number).encode(5) for number in range(1, 12))
+    for _ in range(20):
+        client = Mqtt(broker, version=5)
+        client.tcp.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.tcp.send(packets)
+        client.tcp.sock.close()
+    assert Mqtt(broker).publish(topic(), b"x", 1)
+    assert not broker.err.has("a bug in the broker")
 
 
 REFUSED = Subscribe(1, [Topics(b"a#")])

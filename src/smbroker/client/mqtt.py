@@ -11,7 +11,7 @@ from typing import Any
 from smbroker.client.address import Address
 from smbroker.client.errors import ClientError
 from smbroker.client.stream import Stream
-from smbroker.dialects.mqtt import Acks, Decoder, Malformed, Numbered, Run, decode_filter
+from smbroker.dialects.mqtt import Acks, Decoder, Malformed, Mixed, Numbered, Run, decode_filter
 from smbroker.dialects.mqtt.fields import MAX_LENGTH, PUBACK
 from smbroker.dialects.mqtt.packets import (
     Ack,
@@ -87,6 +87,8 @@ class Subscriber:
             for item in self._talk.next():
                 if isinstance(item, Run):
                     messages += [(item.topic, payload) for payload in item.payloads]
+                elif isinstance(item, Mixed):
+                    messages += zip(item.topics, item.payloads, strict=True)
                 elif isinstance(item, Numbered):
                     messages += [(item.topic, payload) for payload in item.payloads]
                     acks.append(item.acks)

@@ -193,6 +193,17 @@ class Turn:
         if self._bytes > MAX_TURN:
             self.end()
 
+    def publish_mixed(self, client: Client, topics: list[Topic], payloads: list[bytes]) -> None:
+        """Messages of any topics, which the client may publish."""
+        inbound, count = self.inbound, len(topics)
+        inbound.topics += topics
+        inbound.payloads += payloads
+        inbound.kinds += [Kind.BYTES] * count
+        inbound.origins += [client.origin] * count
+        self._bytes += sum(map(len, payloads)) + ROW_BYTES * count
+        if self._bytes > MAX_TURN:
+            self.end()
+
     def publish_numbered(self, client: Client, topic: Topic, payloads: list[bytes], extra: Extra, acks: bytes) -> None:
         """Messages that are alike but for their payload, with the acknowledgements of them all."""
         self._check(client, (topic, payloads[0], Kind.BYTES, acks))

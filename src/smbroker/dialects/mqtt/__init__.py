@@ -12,13 +12,14 @@ from smbroker.dialects.mqtt.frames import check_name, framer_of, packets_in
 from smbroker.dialects.mqtt.messages import expires, to_pairs, to_properties
 from smbroker.dialects.mqtt.packets import Auth
 from smbroker.dialects.mqtt.reasons import Malformed
-from smbroker.dialects.mqtt.stream import Acks, Decoder, Numbered, Run
+from smbroker.dialects.mqtt.stream import Acks, Decoder, Mixed, Numbered, Run
 
 __all__ = [
     "Acks",
     "Auth",
     "Decoder",
     "Malformed",
+    "Mixed",
     "Numbered",
     "Run",
     "check_name",

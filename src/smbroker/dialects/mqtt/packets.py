@@ -207,7 +207,10 @@ def decode(first: int, body: bytes, version: int) -> Packet:
     if kind == 0:
         raise protocol_error("packets of type 0 are forbidden")
     # "Where a flag bit is marked as Reserved … it MUST be set to the value listed" (2.1.3)
-    if flags != (2 if kind in (f.PUBREL, f.SUBSCRIBE, f.UNSUBSCRIBE) else 0):
+    wanted = 2 if kind in (f.PUBREL, f.SUBSCRIBE, f.UNSUBSCRIBE) else 0
+    if version == 3 and wanted:
+        flags &= ~8  # in 3.1 these may be sent again, with DUP
+    if flags != wanted:
         raise malformed("reserved flags of the first byte are wrong")
     if kind == f.AUTH and version != 5:
         raise malformed(f"there is no packet of type {kind}")

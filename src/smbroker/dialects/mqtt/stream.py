@@ -5,7 +5,8 @@
 Plain publishes (QoS 0, not retained, no properties) are by far the most frequent and come in rows with
 the same beginning: first byte, length and topic. Such a row is one `Run`, for which each packet costs
 a slice, and whose bytes can be passed on as they are. Those with QoS 1 (`Numbered`) and their
-acknowledgements (`Acks`) come in rows too. A QoS 1 publish that is not all of that is a `Publish`.
+acknowledgements (`Acks`) come in rows too. Short plain publishes whose topics change are gathered in one
+`Mixed`. A publish that is none of these is a `Publish`.
 """
 
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from smbroker.model.topic import KnownTopics, Topic
 
 PLAIN: Final = 0x30  # the first byte of a publish with QoS 0 that is not retained
 NUMBERED: Final = 0x32  # … with QoS 1, sent for the first time
+PLAINS: Final = bytes((PLAIN,))
+SHORT: Final = 128  # a body below that has its length in one byte
 ACK: Final = b"\x40\x02"  # a PUBACK without a reason
 SERVERS_OWN: Final = {kind << 4 for kind in (CONNACK, SUBACK, UNSUBACK, PINGRESP)}  # wrong, whatever they hold
 MAX_CONNECT: Final = 256 << 10  # bytes of a CONNECT: nobody is known yet
@@ -43,6 +46,14 @@ class Run:
     payloads: list[bytes]
     wire: bytes  # the packets as they came
     version: int
+
+
+@dataclass(slots=True)
+class Mixed:
+    """Plain publishes of any topics, one after the other."""
+
+    topics: list[Topic]
+    payloads: list[bytes]
 
 
 @dataclass(slots=True)
@@ -63,18 +74,18 @@ class Acks:
     numbers: tuple[int, ...]
 
 
-Item: TypeAlias = Run | Numbered | Acks | Packet
+Item: TypeAlias = Run | Mixed | Numbered | Acks | Packet
 
 
 class Decoder:
     """What has arrived and is not a whole packet yet waits here; `version` is that of the CONNECT."""
 
-    __slots__ = ("_limit", "_most", "_need", "_rest", "_server", "version")
+    __slots__ = ("_left", "_limit", "_most", "_need", "_rest", "_server", "version")
 
     def __init__(self, max_packet: int, version: int = 0, most: int = 0, server: bool = False) -> None:
-        """`most` items that one call decodes; 0: all. `server`: the bytes come from a client."""
+        """`most` packets, rows being one, that one call decodes; 0: all. `server`: the bytes come from a client."""
         self._limit = min(max_packet, MAX_LENGTH)
-        self._most = most or max_packet
+        self._most = self._left = most or MAX_LENGTH
         self._server = server
         self._rest = bytearray()
         self._need = 0  # so many bytes there must be before another look is worth it
@@ -84,10 +95,16 @@ class Decoder:
     def held(self) -> int:
         return len(self._rest)
 
+    @property
+    def more(self) -> bool:
+        """Whether the last call has left packets for the next one."""
+        return self._left <= 0
+
     def feed(self, data: bytes) -> list[Item]:
         """All whole packets, or as many as one call decodes: for the rest the caller comes again, with no data.
 
         Raises Malformed; what came before the fault is in its `items`."""
+        self._left = self._most
         if self._rest:
             self._rest += data
             if len(self._rest) < self._need:
@@ -107,9 +124,10 @@ class Decoder:
     def _take(self, data: bytes, items: list[Item]) -> int:
         position, end = 0, len(data)
         while position < end:
-            if len(items) == self._most:
+            if self._left <= 0:
                 self._need = 0
                 break
+            self._left -= 1
             first = data[position]
             if first in FAST and self.version:
                 after = FAST[first](self, data, position, items)
@@ -174,9 +192,41 @@ class Decoder:
         if head > start + total:
             return -1
         topic = known_names[data[body + 2 : head - 1 if self.version == 5 else head]]
-        end = _row_end(data, start, total, data[start:head])
+        beginning = data[start:head]
+        after = start + total
+        if length < SHORT and data.startswith(PLAINS, after) and not data.startswith(beginning, after):
+            return self._mixed(data, start, items)
+        end = _row_end(data, start, total, beginning)
         items.append(Run(topic, _payloads(data, start, end, head - start, total), data[start:end], self.version))
         return end
+
+    def _mixed(self, data: bytes, start: int, items: list[Item]) -> int:
+        """Takes short plain publishes from `start` on, up to one that is not, or that begins a row."""
+        topics: list[Topic] = []
+        payloads: list[bytes] = []
+        five, known, before = self.version == 5, known_names, b""
+        position, last, longest = start, len(data) - 4, min(SHORT - 1, self._limit)
+        try:
+            while position <= last and data[position] == PLAIN and self._left >= len(topics):
+                length = data[position + 1]
+                end = position + 2 + length
+                head = position + 4 + (data[position + 2] << 8 | data[position + 3])
+                if length > longest or end > len(data) or head > end - five or (five and data[head]):
+                    break
+                name = data[position + 4 : head]
+                if five and not name:  # an alias, perhaps
+                    break
+                topic = known[name]
+                if topic is before and data.startswith(data[position:head], end):
+                    break
+                topics.append(topic)
+                payloads.append(data[head + five : end])
+                before, position = topic, end
+        finally:
+            if topics:
+                items.append(Mixed(topics, payloads))
+        self._left -= len(topics) - 1
+        return position
 
     def _numbered(self, data: bytes, start: int, items: list[Item]) -> int:
         """As `_run`, with an identifier after the topic."""

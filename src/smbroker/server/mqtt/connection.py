@@ -10,10 +10,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import compress
+from operator import not_
 from typing import TYPE_CHECKING, Any, cast
 
 from smbroker.dialects import mqtt
-from smbroker.dialects.mqtt import Acks, Decoder, Malformed, Numbered, Run
+from smbroker.dialects.mqtt import Acks, Decoder, Malformed, Mixed, Numbered, Run
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import (
     Ack,
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
 PLAIN_EXTRAS = {(qos, retain): Extra(qos, retain) for qos in range(3) for retain in (False, True)}
 PLAIN_EXTRAS[1, False] = ACKNOWLEDGED
 PUBACK = f.PUBACK << 4
+DOLLAR = ord("$")
 PUBREC = f.PUBREC << 4
 PINGRESP = Ping(f.PINGRESP).encode()
 QOS_0, QOS_0_PUBLISH = 0xF6, f.PUBLISH << 4  # of a first byte: kind and QoS, and those of a publish with QoS 0
@@ -161,7 +164,7 @@ class MqttConnection(Client, asyncio.Protocol):
         if fault:
             self._fail(fault)
             return False
-        return len(items) == MAX_ITEMS
+        return self._decoder.more
 
     def _go_on(self) -> None:
         """With the rest of a read that brought very many packets."""
@@ -293,7 +296,7 @@ class MqttConnection(Client, asyncio.Protocol):
             self.mqtt.turn.delivery.put(self, self._farewell)
             self._farewell = b""
         self.flush()
-        if self._told and self._transport.can_write_eof():
+        if self._told and not self._transport.is_closing() and self._transport.can_write_eof():
             self._part()
         else:
             self._transport.close()
@@ -558,6 +561,17 @@ class MqttConnection(Client, asyncio.Protocol):
             raise Malformed("payload_too_long", "a payload longer than max_payload", 0x95)
         self.mqtt.turn.publish_run(self, run.topic, run.payloads, 5 if run.version == 5 else 4, run.wire)
 
+    def _mixed(self, some: Mixed) -> None:
+        topics, payloads = some.topics, some.payloads
+        if self.grant.limited or any(topic[0] == DOLLAR for topic in topics):
+            allowed = [self.may_publish(topic) for topic in topics]
+            for topic in compress(topics, map(not_, allowed)):
+                self.refused(topic, 1)
+            topics, payloads = list(compress(topics, allowed)), list(compress(payloads, allowed))
+        if max(map(len, payloads), default=0) > self._shared.config.max_payload:
+            raise Malformed("payload_too_long", "a payload longer than max_payload", 0x95)
+        self.mqtt.turn.publish_mixed(self, topics, payloads)
+
     def _numbered(self, run: Numbered) -> None:
         if not self.may_publish(run.topic):
             for number, payload in zip(run.numbers, run.payloads, strict=True):
@@ -820,6 +834,7 @@ class MqttConnection(Client, asyncio.Protocol):
 
 HANDLERS: dict[type, Callable[[MqttConnection, Any], None]] = {
     Run: MqttConnection._run,
+    Mixed: MqttConnection._mixed,
     Numbered: MqttConnection._numbered,
     Acks: MqttConnection._acks,
     Publish: MqttConnection._publish,
