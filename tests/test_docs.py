@@ -174,13 +174,14 @@ def raised(tree: ast.Module) -> Iterator[str]:
         if isinstance(node.func, ast.Name) and node.func.id in ERRORS and len(node.args) in (2, 3):
             if literal := text(node.args[0]):
                 yield literal
-        elif isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "unfit":  # a framer leaves it out
-            yield from filter(None, map(text, ast.walk(node.args[0])))
+        elif isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") == "unfit":
+            yield from filter(None, map(text, ast.walk(node.args[0])))  # a framer leaves it out
 
 
-def reasons() -> set[str]:
+@cache
+def reasons() -> frozenset[str]:
     trees = [ast.parse(file.read_text()) for file in sorted((ROOT / "src" / "smbroker").rglob("*.py"))]
-    return {reason for tree in trees for reason in (*counted(tree), *raised(tree))}
+    return frozenset(reason for tree in trees for reason in (*counted(tree), *raised(tree)))
 
 
 def documented_reasons() -> set[str]:

@@ -1,6 +1,7 @@
 """The fuzzers' targets (`fuzz/targets.py`) with hypothesis: valid input, the same changed a little, and any bytes."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,6 +12,7 @@ from targets import TARGETS
 
 TRIES = 20_000 if os.environ.get("SMB_LONG") else 150
 VALID = valid()
+_thread = ThreadPoolExecutor(1)  # of its own: in this one the browser's event loop may be running
 _changes = st.lists(
     st.tuples(
         st.sampled_from(("cut", "flip", "insert", "repeat", "glue")), st.integers(0, 1 << 16), st.binary(max_size=6)
@@ -35,10 +37,14 @@ def changed(data: bytes, others: list[bytes], changes: list[tuple[str, int, byte
     return data
 
 
+def take(target: str, data: bytes) -> None:
+    _thread.submit(TARGETS[target], data).result()
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_valid_input_is_taken(target: str) -> None:
     for data in VALID[target]:
-        TARGETS[target](data)
+        take(target, data)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -46,7 +52,7 @@ def test_changed_input_does_no_harm(target: str) -> None:
     @settings(max_examples=TRIES, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(st.sampled_from(VALID[target]), _changes)
     def check(data: bytes, changes: list[tuple[str, int, bytes]]) -> None:
-        TARGETS[target](changed(data, VALID[target], changes))
+        take(target, changed(data, VALID[target], changes))
 
     check()
 
@@ -56,6 +62,6 @@ def test_any_bytes_do_no_harm(target: str) -> None:
     @settings(max_examples=TRIES, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(st.binary(max_size=300))
     def check(data: bytes) -> None:
-        TARGETS[target](data)
+        take(target, data)
 
     check()
