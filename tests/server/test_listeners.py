@@ -140,3 +140,14 @@ def test_a_name_prefers_ipv4_and_is_shown_as_its_address() -> None:
 )
 def test_a_socket_speaks_the_dialects_of_its_kind(kind: str, dialects: set[Dialect]) -> None:
     assert decoders(kind, SemicolonConfig()).keys() == dialects
+
+
+def test_connections_are_kept_alive_by_the_system_as_the_listening_socket_is() -> None:
+    one = bound("mqtt://127.0.0.1:0")
+    assert one.stream
+    one.stream.setblocking(True)
+    with closing(one.stream), socket.create_connection(one.stream.getsockname()):
+        accepted, _ = one.stream.accept()
+        with closing(accepted):
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any, TypeAlias
 
@@ -210,6 +211,7 @@ def _within(host: str, networks: Iterable[Network]) -> bool:
     return address is not None and any(address in one for one in networks)
 
 
+@lru_cache(maxsize=4096)
 def _address(host: str) -> IPv4Address | IPv6Address | None:
     """None without one. IPv4 within IPv6 is IPv4."""
     try:

@@ -5,6 +5,7 @@ one has all of them. `auto` does not count those of loopback, where proxies and 
 """
 
 from collections import Counter
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Literal
 
@@ -48,12 +49,14 @@ class Gate:
         return self._most if is_loopback(network) else self._auto
 
 
+@lru_cache(maxsize=4096)
 def address_of(host: str) -> IPv4Address | IPv6Address:
     """An IPv4 address that came in by IPv6 is an IPv4 address."""
     address = ip_address(host.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address
 
 
+@lru_cache(maxsize=4096)
 def network_of(host: str) -> str:
     address = address_of(host)
     if address.version == 4 or address.is_loopback:

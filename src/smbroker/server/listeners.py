@@ -23,6 +23,7 @@ from smbroker.model.message import Dialect
 from smbroker.server.certificates import Certificates, Files
 from smbroker.server.config import Config, SemicolonConfig, TlsConfig
 from smbroker.server.datagrams import open_socket
+from smbroker.server.sockets import keep_alive
 from smbroker.server.udp import Decode
 
 FORM = re.compile(
@@ -162,6 +163,7 @@ def _open_stream(family: socket.AddressFamily, host: str, port: int) -> socket.s
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        keep_alive(sock)
         sock.setblocking(False)
         sock.bind((host, port))
         sock.listen(BACKLOG)

@@ -12,5 +12,6 @@ FULL = 1 << 20  # bytes that wait for a client before it counts as behind
 
 
 def keep_alive(sock: socket.socket) -> None:
+    """Of a listening socket: those that it accepts have its options."""
     for level, option, value in KEEP_ALIVE:
         sock.setsockopt(level, option, value)

@@ -21,7 +21,7 @@ from smbroker.server.gate import Gate
 from smbroker.server.mqtt.connection import MqttConnection
 from smbroker.server.mqtt.service import Mqtt
 from smbroker.server.pace import Pace, StallWatch
-from smbroker.server.sockets import FULL, keep_alive
+from smbroker.server.sockets import FULL
 from smbroker.server.turn import Turn
 
 MOST_OF_ADDRESS = 1_000  # connections, where the setting is `auto` and the address not on loopback
@@ -123,8 +123,6 @@ class Connection(Client, asyncio.Protocol):
         except ProtocolError as error:
             self._fail(error)
             return
-        sock = transport.get_extra_info("socket")
-        keep_alive(sock)
         self._timer = self._shared.loop.call_later(self._shared.config.tcp.first_timeout, self._first_due)
         if self._dialect is not None:
             try:

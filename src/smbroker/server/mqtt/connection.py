@@ -62,7 +62,7 @@ from smbroker.server.mqtt.retaining import Retaining
 from smbroker.server.mqtt.service import Mqtt
 from smbroker.server.mqtt.session import ACKNOWLEDGED, MqttSession
 from smbroker.server.mqtt.subscriptions import Subscription
-from smbroker.server.sockets import FULL, keep_alive
+from smbroker.server.sockets import FULL
 
 if TYPE_CHECKING:
     from smbroker.server.tcp import Connections
@@ -130,7 +130,6 @@ class MqttConnection(Client, asyncio.Protocol):
             self.mqtt.turn.begin()
             self.abort()
             return
-        keep_alive(transport.get_extra_info("socket"))
         self._timer = shared.loop.call_later(self.mqtt.config.connect_timeout, self._connect_due)
 
     def data_received(self, data: bytes) -> None:
