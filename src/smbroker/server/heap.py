@@ -6,7 +6,7 @@ third of a turn's time. So it keeps what was freed, up to a limit. Elsewhere (mu
 
 import ctypes
 
-KEPT = 64 << 20  # bytes that are freed and not given back
+KEPT = 32 << 20  # bytes that are freed and not given back
 LARGE = 32 << 20  # from here on a block is the system's own, and goes back at once: glibc's greatest
 AHEAD = 1 << 20  # bytes that are asked for at once
 
