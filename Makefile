@@ -38,7 +38,7 @@ run: setup
 	@$(BIN)/smb demo $(ARGS)
 
 test: setup browser
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python tests/twice.py $(ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .
