@@ -9,8 +9,11 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 pytest.register_assert_rewrite("dialects.wire", "dialects.streams")
-# Other programs may keep the machine busy: how long an example takes says nothing.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Other programs may keep the machine busy: how long an example takes says nothing. The same examples each time, so that
+# a change is judged by what it changes; `make long` looks for new ones.
+settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="SMB_LONG" not in os.environ
+)
 settings.load_profile("busy")
 
 

@@ -187,11 +187,10 @@ FILTERS = (
     .map(lambda parts: (*parts[0], *parts[1]))
     .filter(bool)
 )
-EVERY = [
-    topic
+EVERY = [  # the empty one too: nobody can publish to it, but filters know no better
+    b"/".join([b"a", b"b", b"$x", b""][number // 4**at % 4] for at in range(depth))
     for depth in range(1, 5)
     for number in range(4**depth)
-    if (topic := b"/".join([b"a", b"b", b"$x", b""][number // 4**at % 4] for at in range(depth)))
 ]
 
 
