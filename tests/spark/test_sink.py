@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -11,8 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from flow.house import Broker
 from flow.lasting import Home
+from smbroker.client.batches import BatchClient
 from smbroker.model.errors import SmbError
 from smbroker.spark import publish_batch
+from smbroker.spark.sink import publish_rows
 from web.calls import KINDS, get, post_lines
 
 
@@ -172,3 +175,24 @@ def test_a_stream_without_a_broker_fails_clearly_and_goes_on_when_it_is_back(
     with home.broker() as broker:
         run()
         assert [row["text"] for row in derived(broker)] == ["42"]
+
+
+def test_rows_whose_stages_the_broker_has_lost_are_staged_again(
+    home: Home, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when it was started anew between the two: their files are gone."""
+    commit, tried = BatchClient.commit, []
+
+    def after_a_loss(self: BatchClient, query: str, batch: int, stages: list[str], *rest: Any) -> dict[str, Any]:
+        tried.append(stages)
+        if len(tried) == 1:
+            for file in [file for name in stages for file in home.data.rglob(f"*{name}*")]:
+                file.unlink()
+        return commit(self, query, batch, stages, *rest)
+
+    monkeypatch.setattr(BatchClient, "commit", after_a_loss)
+    rows = pa.table({"topic": ["derived/a", "derived/b"], "payload": ["1", "2"]})
+    assert publish_rows(rows, 0, "lost", url(home))["count"] == 2
+    assert publish_rows(rows, 0, "lost", url(home))["repeated"]
+    assert [row["text"] for row in derived(broker)] == ["1", "2"]
+    assert len(tried) == 3

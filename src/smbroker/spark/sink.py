@@ -69,19 +69,15 @@ def publish_batch(
     Returns what the broker said: `first_offset`, `count`, `skipped`, `repeated`. Raises ClientError."""
     target = Target(url, token, client, skip_bad, patience)
     check_columns(df.schema)
-    broker = target.broker
-    last = broker.last(query)
+    last = target.broker.last(query)
     if last is not None and batch_id <= last:
         return {"first_offset": None, "count": 0, "skipped": 0, "repeated": True}
-    for tried in range(TRIES):
+
+    def stage() -> list[str]:
         found = df.mapInArrow(_staging(target), "part int, number int, stage string").collect()
-        stages = [row["stage"] for row in sorted(found, key=lambda row: (row["part"], row["number"]))]
-        try:
-            return broker.commit(query, batch_id, stages, client, skip_bad)
-        except ClientError as error:
-            if error.code != "stage_missing" or tried == TRIES - 1:
-                raise
-    raise AssertionError("not reached")
+        return [row["stage"] for row in sorted(found, key=lambda row: (row["part"], row["number"]))]
+
+    return _committed(stage, batch_id, query, target)
 
 
 def publish_rows(
@@ -89,8 +85,18 @@ def publish_rows(
 ) -> dict[str, Any]:
     """As `publish_batch` with `skip_bad`, for a batch that is here already: no task has to be started for it."""
     target = Target(url, token, client, skip_bad=True)
-    broker = target.broker
-    return broker.commit(query, batch_id, list(staged(iter(rows.to_batches()), target)), client, skip_bad=True)
+    return _committed(lambda: list(staged(iter(rows.to_batches()), target)), batch_id, query, target)
+
+
+def _committed(stage: Callable[[], list[str]], batch_id: int, query: str, target: Target) -> dict[str, Any]:
+    """Stages and commits; again where the broker has lost the stages meanwhile, as one that was started anew has."""
+    for tried in range(TRIES):
+        try:
+            return target.broker.commit(query, batch_id, stage(), target.client, target.skip_bad)
+        except ClientError as error:
+            if error.code != "stage_missing" or tried == TRIES - 1:
+                raise
+    raise AssertionError("not reached")
 
 
 def check_columns(schema: StructType) -> None:
