@@ -130,6 +130,18 @@ def test_publishing_a_secret_over_mqtt(broker: Broker, version: int) -> None:
     assert boss.get().topic == b"open/y"
 
 
+def test_secrets_among_others_in_one_write(broker: Broker) -> None:
+    """Topics that change are looked at together, those that repeat once."""
+    boss, ann, before = login(broker, "boss"), login(broker, "ann"), dropped(broker)
+    boss.subscribe("#")
+    topics = [b"open/%d" % (number % 7) for number in range(100)]
+    secrets = [b"secret/%d" % number for number in range(10)] + [b"secret/x"] * 20
+    mixed = [*topics[:50], *secrets, *topics[50:], b"open/last"]
+    ann.tcp.send(b"".join(Publish(topic, b"m").encode(4) for topic in mixed))
+    assert [boss.get().topic for _ in range(101)] == [*topics, b"open/last"]
+    assert dropped(broker) == before + len(secrets)
+
+
 @pytest.mark.parametrize("over", ["tcp", "websocket"])
 def test_mqtt_by_other_ways(broker: Broker, over: str) -> None:
     """Live, retained, replayed and published, on the listener that tells dialects apart and over WebSocket."""
