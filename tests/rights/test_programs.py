@@ -72,7 +72,7 @@ def test_the_rule_that_decides_is_named(tmp_path: Path, words: tuple[str, ...], 
 
 
 def test_the_programs_log_in(tmp_path: Path) -> None:
-    rules = '[[allow]]\nuser = ["ann", "boss"]\ntopics = ["#", "$SYS/#"]\n'
+    rules = '[[allow]]\nuser = ["ann", "boss"]\ntopics = ["#", "$SYS/#"]\n[[deny]]\nuser = "ann"\ntopics = "secret/#"\n'
     secret, token = tmp_path / "secret", tmp_path / "token"
     secret.write_bytes(password("ann") + b"\n")
     token.write_text(TOKEN + "\n")
@@ -87,6 +87,8 @@ def test_the_programs_log_in(tmp_path: Path) -> None:
         assert "nothing is allowed to bob" in refused.stderr
         secret.write_bytes(password("ann") + b"\n")
         assert smb("smbpublish", *target, *ann, "a/b", "hello").returncode == 0
+        refused = smb("smbpublish", *target, *ann, "secret/b", "hello")
+        assert (refused.returncode, "not allowed to publish" in refused.stderr) == (1, True)
         for who in (ann, ("--token-file", token), ("--token-file", tmp_path / "pipeline.token")):
             tail = smb("smb", "tail", "a/#", "--from", "earliest", "--limit", "1", "--url", url, *who)
             assert "a/b hello" in tail.stdout
