@@ -54,10 +54,9 @@ def test_a_publisher_that_goes_on_with_the_same_topic(tmp_path: Path, version: i
         ann, bob = (login(broker, name, version=version) for name in ("ann", "bob"))
         for rules, topics in TURNS:
             change(broker, tmp_path, rules)
-            for payload in (b"1", b"2", b"3"):
-                ann.publish("secret/x", payload)
-                if b"secret/x" in topics:
-                    assert boss.get().payload == payload, "before the next one, which is then a read of its own"
+            ann.publish("secret/x", b"a read of its own")
+            if b"secret/x" in topics:
+                assert boss.get().payload == b"a read of its own"
             bob.publish("open/end", rules.encode())
             assert boss.get().payload == rules.encode()
 
