@@ -31,7 +31,8 @@ __all__ = ["ACK_TIMEOUT", "Subscriber", "encode_publish", "encode_subscribe", "p
 
 ACK_TIMEOUT = 10.0  # seconds
 VERSION = 4  # 3.1.1
-REFUSALS = {4: "the user or the password is wrong", 5: "nothing is allowed; log in with --user and --password-file"}
+NOT_ALLOWED = 5
+REFUSALS = {4: "the user or the password is wrong", NOT_ALLOWED: "nothing is allowed"}
 
 
 def encode_publish(topic: bytes, message: bytes) -> bytes:
@@ -117,6 +118,8 @@ class _Talk:
         code = self.wait_for(Connack, "CONNACK").code
         if code:
             why = REFUSALS.get(code, f"code {code}")
+            if code == NOT_ALLOWED:
+                why += f" to {address.user}" if address.user else "; log in with --user and --password-file"
             raise ClientError("refused", f"the broker at {address} refused the connection: {why}")
 
     def next(self) -> list[Any]:

@@ -576,8 +576,9 @@ class MqttConnection(Client, asyncio.Protocol):
             self._turn.publish_one(self, topic, data[len(one.beginning) :], one.version, data)
 
     def _mixed(self, some: Mixed) -> None:
-        topics, payloads = some.topics, some.payloads
-        if self.grant.limited or any(topic[0] == DOLLAR for topic in topics):
+        topics, payloads, grant = some.topics, some.payloads, self.grant
+        reserved = any(topic[0] == DOLLAR for topic in topics)
+        if reserved or (grant.limited and not all(map(grant.publishes.__getitem__, topics))):
             allowed = [self.may_publish(topic) for topic in topics]
             for topic in compress(topics, map(not_, allowed)):
                 self.refused(topic, 1)
