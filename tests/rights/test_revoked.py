@@ -46,6 +46,21 @@ def test_live_routes(tmp_path: Path) -> None:
                 assert all(reader(topic) for reader in readers), (rules, topic)
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_publisher_that_goes_on_with_the_same_topic(tmp_path: Path, version: int) -> None:
+    with guarded(tmp_path, OPEN) as broker:
+        boss = login(broker, "boss")
+        boss.subscribe("secret/x", "open/end")
+        ann, bob = (login(broker, name, version=version) for name in ("ann", "bob"))
+        for rules, topics in TURNS:
+            change(broker, tmp_path, rules)
+            ann.publish("secret/x", b"a read of its own")
+            if b"secret/x" in topics:
+                assert boss.get().payload == b"a read of its own"
+            bob.publish("open/end", rules.encode())
+            assert boss.get().payload == rules.encode()
+
+
 def peer_of(broker: Broker, dialect: str) -> Callable[[bytes], bool]:
     asked, ack = PEERS[dialect]
     peer = broker.udp()
