@@ -18,7 +18,18 @@ import pytest
 from flow.certificates import Authority
 from flow.house import BIN, LIMIT, Broker, Tcp, wait_for
 from flow.mqtt import Mqtt
-from flow.wires import PUBACK, SUBACK, config, delivery, half_closed, identity, padded, publication, subscription
+from flow.wires import (
+    PUBACK,
+    SUBACK,
+    config,
+    delivery,
+    half_closed,
+    identity,
+    padded,
+    padded_publish,
+    publication,
+    subscription,
+)
 from smbroker.dialects.mqtt.packets import Connect, Publish
 from web.websocket import BINARY, WebSocket, frame, handshake
 
@@ -403,3 +414,32 @@ def test_a_client_s_certificate_says_which_user_it_is(authority: Authority, tmp_
         assert published(ann) == 200
         assert reader.receive(64 * 3 + 5) == delivery(b"house/x", b"hello")
         assert typed.receive(1570)[51:56] == b"hello"
+
+
+def test_a_typed_id_of_a_user_is_not_another_user_s(authority: Authority, tmp_path: Path) -> None:
+    """Nor somebody's who shows no certificate; what is kept for it waits for its user."""
+    limits = settings(
+        tmp_path, authority.made("typed"), f'client_ca = "{authority.certificate}"\nrequire_client = false'
+    )
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[allow]]\nanyone = true\ntopics = "#"\n')
+    with TlsBroker(*limits, "--rules", str(rules), kinds=("typed+tls", "padded+tls")) as broker:
+        nobody, ann, bob = (authority.trusting() for _ in range(3))
+        ann.load_cert_chain(*authority.made("typed-ann", "ann"))
+        bob.load_cert_chain(*authority.made("typed-bob", "bob"))
+        broker.context = ann
+        first = broker.tcp("typed+tls")
+        first.send(identity(b"LAMP") + subscription(b"kept", 1))
+        broker.out.wait("New client LAMP")
+        first.sock.close()
+        broker.out.wait("Client LAMP disconnected.")
+        padded_publish(broker.tcp("padded+tls"), b"kept", b"hello")
+        for context in (bob, nobody):
+            broker.context = context
+            other = broker.tcp("typed+tls")
+            other.send(identity(b"LAMP"))
+            assert other.closed()
+        broker.context = ann
+        again = broker.tcp("typed+tls")
+        again.send(identity(b"LAMP"))
+        assert again.receive(1570)[51:56] == b"hello"

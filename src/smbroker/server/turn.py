@@ -436,6 +436,8 @@ class Turn:
             self.console.say(f"Client {name} already connected.")
             client.close()
             return
+        if session.grant.user not in (None, who) and not session.grant.nothing:
+            raise ProtocolError("other_user", f"the client {name} is another user's")
         self.settle()
         client.session = session
         session.grant = client.grant
