@@ -3,7 +3,7 @@
 import pytest
 
 from dialects.packets import plain
-from smbroker.dialects.mqtt import Decoder, Mixed, Run
+from smbroker.dialects.mqtt import Decoder, Mixed, One, Run
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Ack, Publish
 from smbroker.dialects.mqtt.reasons import Malformed
@@ -99,3 +99,31 @@ def test_a_bad_topic_among_changing_ones_is_told_after_those_before_it(version: 
     with pytest.raises(Malformed) as caught:
         Decoder(1_000, version).feed(data)
     assert plain(caught.value.items) == sent
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_a_read_that_is_one_plain_publish_tells_what_another_like_it_is(version: int) -> None:
+    first, second = (Publish(b"a/b", payload).encode(version) for payload in (b"0\xff", b"12"))
+    decoder = Decoder(1_000, version)
+    assert plain(decoder.feed(first)) == [Publish(b"a/b", b"0\xff")]
+    assert decoder.again == One(first[:-2], len(first), b"a/b", max(version, 4))
+    decoder.feed(second + second)
+    assert decoder.again is None, "two of them"
+    for cut in range(1, len(first)):
+        decoder.feed(first)
+        decoder.feed(second[:cut])
+        assert decoder.again is None, "something is left"
+        decoder.feed(second[cut:])
+        decoder.feed(first[:cut])
+        assert decoder.again is None, "something is left"
+        decoder.feed(first[cut:])
+        assert not decoder.held
+    for odd in ODD.values():
+        if odd != ODD["QoS 0"]:
+            decoder.feed(odd.encode(version))
+            assert decoder.again is None, odd
+    for broken in (b"\x30\x01\0", b"\x30\x05\0\x03a/+"):
+        decoder.feed(first)
+        with pytest.raises(Malformed):
+            decoder.feed(broken)
+        assert decoder.again is None

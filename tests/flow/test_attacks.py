@@ -33,6 +33,7 @@ from flow.wires import (
 )
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Connack, Connect, Publish, Results, Subscribe, Topics, Will
+from web.websocket import handshake
 
 LONG = bool(os.environ.get("SMB_LONG"))
 PATIENT = 30.0  # seconds
@@ -132,6 +133,10 @@ def test_a_place_is_not_held_by_a_byte_now_and_then(tmp_path: Path, tls: str) ->
             for start in (b"Sub", identity(b"C3") + b"sa", Connect(5, "n", True).encode() + b"\x30\x7f\0\1")
         ),
         *(("mqtt+tls", start) for start in (b"\x16", b"\x16\x03\x01\x02\0\x01")),
+        *(
+            ("web", handshake() + endless(start))
+            for start in (b"\x10", Connect(4, "w", True).encode() + b"\x30\x7f\0\1")
+        ),
     ]
     with attacked(tmp_path, quick + tls) as broker:
         clients = {}
@@ -155,7 +160,12 @@ def test_a_place_is_not_held_by_a_byte_now_and_then(tmp_path: Path, tls: str) ->
             return not clients
 
         wait_for(all_cut_off, f"the end of all: {clients}", PATIENT)
-        assert counted(broker)["stalled"] >= 2
+        assert counted(broker)["stalled"] >= 3
+
+
+def endless(data: bytes) -> bytes:
+    """The beginning of a WebSocket's frame, with a mask that changes nothing."""
+    return b"\x82\xff" + (1 << 20).to_bytes(8, "big") + bytes(4) + data
 
 
 def test_the_longest_keep_alive_on_every_place(tmp_path: Path) -> None:

@@ -1,15 +1,14 @@
 """What MQTT clients are told when they break a rule, that they hear it, and what they asked not to be told."""
 
-import select
 import socket
 import struct
 from collections.abc import Iterator
 
 import pytest
 
-from flow.house import LIMIT, Broker
+from flow.house import Broker
 from flow.mqtt import Mqtt, topic
-from flow.wires import config
+from flow.wires import config, half_closed
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Ack, Connack, Connect, Disconnect, Publish, Results, Subscribe, Topics
 
@@ -93,9 +92,7 @@ def test_a_client_that_goes_on_sending_still_hears_why_it_was_ended(broker: Brok
     client = Mqtt(broker, version=5)
     for number in range(1, 12):  # one more than the receive maximum
         client.send(Publish(b"t", b"x", 2, packet_id=number))
-    ended = select.poll()
-    ended.register(client.tcp.sock, select.POLLRDHUP)
-    assert ended.poll(LIMIT * 1_000)
+    assert half_closed(client.tcp.sock)
     for number in range(1, 11):
         client.send(Ack(f.PUBREL, number))
     assert [client.expect(Ack).kind for _ in range(10)] == [f.PUBREC] * 10

@@ -18,9 +18,9 @@ import pytest
 from flow.certificates import Authority
 from flow.house import BIN, LIMIT, Broker, Tcp, wait_for
 from flow.mqtt import Mqtt
-from flow.wires import PUBACK, SUBACK, config, delivery, identity, padded, publication, subscription
+from flow.wires import PUBACK, SUBACK, config, delivery, half_closed, identity, padded, publication, subscription
 from smbroker.dialects.mqtt.packets import Connect, Publish
-from web.websocket import BINARY, frame, handshake
+from web.websocket import BINARY, WebSocket, frame, handshake
 
 KINDS = ("padded+tls", "typed+tls", "mqtt+tls", "tcp+tls", "web+tls", "udp")
 
@@ -155,6 +155,17 @@ def test_a_client_that_has_said_all_still_hears_its_answer(broker: TlsBroker) ->
     assert publisher.receive(64) == PUBACK
     publisher.send(padded(b"Disconnect"))
     assert publisher.closed()
+
+
+@pytest.mark.parametrize("over", ["mqtt+tls", "web+tls"])
+def test_a_client_that_goes_on_sending_still_hears_why_it_was_ended(broker: TlsBroker, over: str) -> None:
+    sock = WebSocket(broker, over=broker.tcp(over).sock) if over == "web+tls" else broker.tcp(over)
+    client = Mqtt(broker, version=5, over=sock)
+    client.send(Publish(b"#", b"x"))
+    assert half_closed(sock.sock)
+    for _ in range(10):
+        client.send(Publish(b"t", b"x"))
+    assert client.ended(0x90)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

@@ -6,6 +6,7 @@ each other.
 
 import contextlib
 import fcntl
+import select
 import socket
 import struct
 import termios
@@ -184,6 +185,13 @@ def wait_read(broker: Broker, kind: str) -> None:
         return sum(int(row[4].split(":")[1], 16) for row in rows if row[1].endswith(port))
 
     wait_for(lambda: not queued(), f"{kind} to be read")
+
+
+def half_closed(sock: socket.socket) -> bool:
+    """Whether the broker says that it will send no more; what it has sent is still to be read."""
+    said = select.poll()
+    said.register(sock, select.POLLRDHUP)
+    return bool(said.poll(LIMIT * 1_000))
 
 
 def ended(client: Tcp) -> bool:

@@ -5,7 +5,7 @@ second next.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from rights.guarded import SECRETS, as_boss, as_user, guarded, login
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Publish, Will
 from web.calls import LINES, Events, Said, call, get, post
+from web.websocket import WebSocket
 
 ALL = {"soh": b"S#/#", "pipe": b"S|#", "semicolon": b"s#"}
 ACKS = {"soh": b"A#/#", "pipe": b"Hello Subscriber!"}
@@ -129,6 +130,34 @@ def test_publishing_a_secret_over_mqtt(broker: Broker, version: int) -> None:
     assert boss.get().topic == b"open/y"
 
 
+def test_secrets_among_others_in_one_write(broker: Broker) -> None:
+    """Topics that change are looked at together, those that repeat once."""
+    boss, ann, before = login(broker, "boss"), login(broker, "ann"), dropped(broker)
+    boss.subscribe("#")
+    topics = [b"open/%d" % (number % 7) for number in range(100)]
+    secrets = [b"secret/%d" % number for number in range(10)] + [b"secret/x"] * 20
+    mixed = [*topics[:50], *secrets, *topics[50:], b"open/last"]
+    ann.tcp.send(b"".join(Publish(topic, b"m").encode(4) for topic in mixed))
+    assert [boss.get().topic for _ in range(101)] == [*topics, b"open/last"]
+    assert dropped(broker) == before + len(secrets)
+
+
+@pytest.mark.parametrize("over", ["tcp", "websocket"])
+def test_mqtt_by_other_ways(broker: Broker, over: str) -> None:
+    """Live, retained, replayed and published, on the listener that tells dialects apart and over WebSocket."""
+    more = {"over": WebSocket(broker)} if over == "websocket" else {"kind": over}
+    ann = login(broker, "ann", version=5, **more)
+    both(broker, retain="1")
+    assert ann.subscribe("#", "secret/x", qos=1) == [1, 0x87]
+    assert ann.get().topic == b"open/x"
+    both(broker)
+    assert ann.get().topic == b"open/x"
+    assert ann.subscribe("secret/#", properties={f.USER: [("smb-replay", "all")]}) == [0x87]
+    assert ann.publish("secret/x", b"m", 1).reason == 0x87  # type: ignore[union-attr]
+    assert ann.quiet()
+    forget(broker)
+
+
 def test_a_topic_alias_does_not_hide_a_secret(broker: Broker) -> None:
     boss, ann = login(broker, "boss"), login(broker, "ann", version=5)
     boss.subscribe("#")
@@ -149,6 +178,11 @@ def test_retained(broker: Broker, version: int) -> None:
     ann.subscribe("#")
     assert ann.get().topic == b"open/x"
     assert ann.quiet()
+    forget(broker)
+
+
+def forget(broker: Broker) -> None:
+    """What was retained."""
     for topic in ("secret/x", "open/x"):
         assert post(broker, f"{topic}?retain=1", b"", **as_boss()).status == 200
 
@@ -294,6 +328,33 @@ def test_wills(broker: Broker) -> None:
     ann = login(broker, "ann", will=Will(b"open/will", b"m"))
     ann.drop()
     assert boss.get().topic == b"open/will"
+
+
+def test_whoever_published_it(tmp_path: Path) -> None:
+    """In each dialect, over HTTP, and as a will: the same for who may not have it."""
+    rules = '[[allow]]\nanyone = true\ntopics = "#"\n[[deny]]\nuser = "ann"\ntopics = "secret/#"\n'
+    with guarded(tmp_path, rules) as broker:
+        boss, ann, peer = login(broker, "boss"), login(broker, "ann"), broker.udp()
+        for client in (boss, ann):
+            assert client.subscribe("#", qos=1) == [1]
+        stream = Events(broker, "?filter=%23", **as_user("ann"))
+        ways: dict[str, Callable[[bytes], object]] = {
+            "soh": lambda topic: peer.send(b"\x01%b\x02m" % topic),
+            "pipe": lambda topic: peer.send(b"P|%b|m" % topic),
+            "semicolon": lambda topic: peer.send(b"p%b;m" % topic),
+            "typed": lambda topic: broker.udp("typed").send(datagram(topic, b"m")),
+            "padded": lambda topic: padded_publish(broker.tcp("padded"), topic, b"m"),
+            "mqtt": lambda topic: login(broker, "bob").publish(topic.decode(), b"m", 1),
+            "http": lambda topic: post(broker, topic.decode(), b"m", **as_user("bob")),
+            "will": lambda topic: login(broker, "bob", will=Will(topic, b"m")).drop(),
+        }
+        for way, publish in ways.items():
+            for topic in (b"secret/x", b"open/x"):
+                publish(topic)
+                assert boss.get().topic == topic, way
+            assert ann.get().topic == b"open/x", way
+            assert stream.next().data["topic"] == "open/x", way
+        stream.close()
 
 
 def test_what_the_broker_tells_of_itself_needs_a_right(tmp_path: Path) -> None:

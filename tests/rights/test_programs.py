@@ -50,6 +50,8 @@ def test_users_are_made_changed_and_removed(tmp_path: Path) -> None:
         (("boss", "replay", "secret/x"), 0, ":2 [[allow]]"),
         (("boss", "publish", "$SYS/x"), 1, "the broker's own"),
         (("boss", "subscribe", "$other"), 1, "no rule"),
+        (("ann", "subscribe", "#"), 0, "those of its topics that are allowed"),
+        (("ann", "replay", "secret/+"), 1, "none of its topics"),
     ],
 )
 def test_the_rule_that_decides_is_named(tmp_path: Path, words: tuple[str, ...], status: int, said: str) -> None:
@@ -70,7 +72,7 @@ def test_the_rule_that_decides_is_named(tmp_path: Path, words: tuple[str, ...], 
 
 
 def test_the_programs_log_in(tmp_path: Path) -> None:
-    rules = '[[allow]]\nuser = ["ann", "boss"]\ntopics = ["#", "$SYS/#"]\n'
+    rules = '[[allow]]\nuser = ["ann", "boss"]\ntopics = ["#", "$SYS/#"]\n[[deny]]\nuser = "ann"\ntopics = "secret/#"\n'
     secret, token = tmp_path / "secret", tmp_path / "token"
     secret.write_bytes(password("ann") + b"\n")
     token.write_text(TOKEN + "\n")
@@ -80,7 +82,13 @@ def test_the_programs_log_in(tmp_path: Path) -> None:
         refused = smb("smbpublish", *target, "a/b", "hello")
         assert refused.returncode == 1
         assert "--user" in refused.stderr
+        secret.write_bytes(password("bob"))
+        refused = smb("smbpublish", *target, "--user", "bob", "--password-file", secret, "a/b", "hello")
+        assert "nothing is allowed to bob" in refused.stderr
+        secret.write_bytes(password("ann") + b"\n")
         assert smb("smbpublish", *target, *ann, "a/b", "hello").returncode == 0
+        refused = smb("smbpublish", *target, *ann, "secret/b", "hello")
+        assert (refused.returncode, "not allowed to publish" in refused.stderr) == (1, True)
         for who in (ann, ("--token-file", token), ("--token-file", tmp_path / "pipeline.token")):
             tail = smb("smb", "tail", "a/#", "--from", "earliest", "--limit", "1", "--url", url, *who)
             assert "a/b hello" in tail.stdout

@@ -8,7 +8,7 @@ import pytest
 from flow.house import Broker, wait_for
 from flow.mqtt import Mqtt
 from flow.peers import FRAMES
-from flow.wires import TypedSubscriber, delivery, padded_subscriber, subscription
+from flow.wires import SmallTcp, TypedSubscriber, delivery, padded, padded_subscriber, subscription
 from rights.guarded import CLOSED, SECRETS, as_boss, as_user, change, guarded, login, password, reload, write_users
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Will
@@ -44,6 +44,21 @@ def test_live_routes(tmp_path: Path) -> None:
             both(broker)
             for topic in topics:
                 assert all(reader(topic) for reader in readers), (rules, topic)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_publisher_that_goes_on_with_the_same_topic(tmp_path: Path, version: int) -> None:
+    with guarded(tmp_path, OPEN) as broker:
+        boss = login(broker, "boss")
+        boss.subscribe("secret/x", "open/end")
+        ann, bob = (login(broker, name, version=version) for name in ("ann", "bob"))
+        for rules, topics in TURNS:
+            change(broker, tmp_path, rules)
+            ann.publish("secret/x", b"a read of its own")
+            if b"secret/x" in topics:
+                assert boss.get().payload == b"a read of its own"
+            bob.publish("open/end", rules.encode())
+            assert boss.get().payload == rules.encode()
 
 
 def peer_of(broker: Broker, dialect: str) -> Callable[[bytes], bool]:
@@ -112,8 +127,54 @@ def test_what_waits_in_a_queue_for_acknowledgements(tmp_path: Path) -> None:
         assert ann.get().topic == b"open/x"
 
 
-def test_without_a_log_too(tmp_path: Path) -> None:
-    with guarded(tmp_path, OPEN, "--no-log", kinds=("mqtt",)) as broker:
+def test_a_replay_that_is_under_way(tmp_path: Path) -> None:
+    with guarded(tmp_path, OPEN) as broker:
+        both(broker)
+        both(broker)
+        ann = login(broker, "ann", version=5, properties={f.RECEIVE_MAXIMUM: 1})
+        assert ann.subscribe("#", qos=1, properties={f.USER: [("smb-replay", "all")]}) == [1]
+        first = ann.next()
+        assert first.topic == b"secret/x"  # type: ignore[union-attr]
+        change(broker, tmp_path, SECRETS)
+        ann.accept(first)  # type: ignore[arg-type]
+        assert [ann.get().topic for _ in range(2)] == [b"open/x"] * 2
+        assert ann.quiet()
+
+
+MANY = 300  # messages of 100 KB: far more than fits between the broker and a reader that does not read
+
+
+def test_history_that_is_under_way(tmp_path: Path) -> None:
+    """Some of it has left the broker and arrives; the rest does not, and what is allowed comes next."""
+    with guarded(tmp_path, OPEN) as broker:
+        boss, secret = login(broker, "boss"), b"x" * 100_000
+        for _ in range(MANY):
+            boss.publish("secret/x", secret)
+        boss.publish("open/x", b"open", 1)
+        stream = Events(broker, "?filter=%23&from=earliest", **as_user("ann"))
+        assert stream.next().data["topic"] == "secret/x"
+        reader = SmallTcp(broker.ports["padded"])
+        reader.send(padded(b"Subscribe", b"secret/x"))
+        assert reader.receive(64) == padded(b"SubAck")
+        assert reader.receive(192 + len(secret)) == delivery(b"secret/x", secret)
+        change(broker, tmp_path, SECRETS)
+        seen = 0
+        while stream.next().data["topic"] == "secret/x":
+            seen += 1
+        assert seen < MANY - 1
+        reader.send(padded(b"Subscribe", b"open/x"))
+        seen = 0
+        while (word := reader.receive(64)) != padded(b"SubAck"):
+            assert word == padded(b"Message")
+            reader.receive(128 + len(secret))
+            seen += 1
+        assert seen < MANY - 1
+        assert reader.receive(196) == delivery(b"open/x", b"open")
+
+
+@pytest.mark.parametrize("options", [(), ("--no-log",)], ids=["log", "no log"])
+def test_for_clients_that_are_away_and_share(tmp_path: Path, options: tuple[str, ...]) -> None:
+    with guarded(tmp_path, OPEN, *options, kinds=("mqtt",)) as broker:
         boss = login(broker, "boss")
         ann = login(broker, "ann", "away", clean=False)
         ann.subscribe("#", "$share/g/#", qos=1)

@@ -64,10 +64,11 @@ def java_of(one: Demo) -> int:
 
 
 def test_up_starts_spark_again_and_ends_when_it_alone_is_told_to(tmp_path: Path) -> None:
-    (tmp_path / "pipelines").mkdir()
-    (tmp_path / "pipelines" / "bad.sql").write_text("-- table: t\nSELECT x FORM messages\n")
+    """Without a directory of pipelines those that are built in run; one that comes later is found."""
     with running(tmp_path, "up") as one:
         wait_for(lambda: one.err.has("archive: running"), f"pipelines: {one.err.all}", PATIENCE)
+        (tmp_path / "pipelines").mkdir()
+        (tmp_path / "pipelines" / "bad.sql").write_text("-- table: t\nSELECT x FORM messages\n")
         wait_for(lambda: one.err.has("bad.sql:2: "), f"the error: {one.err.all}", PATIENCE)
         os.kill(java_of(one), signal.SIGKILL)
         wait_for(lambda: one.err.has("starting again in 1 s"), f"the end of Spark: {one.err.all}", PATIENCE)

@@ -7,7 +7,7 @@ import pytest
 
 from flow.house import LIMIT, Broker, wait_for
 from flow.mqtt import Mqtt
-from flow.wires import config
+from flow.wires import config, half_closed
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Ack, Connack, Connect, Ping, Publish, Subscribe, Topics, Will
 from web.calls import get
@@ -189,6 +189,15 @@ def test_what_is_no_binary_frame_ends_the_connection(broker: Broker, data: bytes
     client = connected(broker)
     client.tcp.sock.sendall(data)
     assert client.tcp.ended(code)
+
+
+def test_a_client_that_goes_on_sending_still_hears_why_it_was_ended(broker: Broker) -> None:
+    client = connected(broker, version=5)
+    client.send(Publish(b"#", b"x"))
+    assert half_closed(client.tcp.sock)
+    for _ in range(10):
+        client.send(Publish(b"t", b"x"))
+    assert client.ended(0x90)
 
 
 def test_packets_before_a_wish_to_close_are_answered_first(broker: Broker) -> None:

@@ -52,8 +52,14 @@ def frame(opcode: int, payload: bytes = b"", *, last: bool = True, masked: bool 
 class WebSocket:
     """For `flow.mqtt.Mqtt(over=…)`: each `send` is one binary message."""
 
-    def __init__(self, broker: Broker, protocol: str = "mqtt", early: bytes = b"") -> None:
-        self.sock = raw(broker, handshake(Sec_WebSocket_Protocol=protocol) + early)
+    def __init__(
+        self, broker: Broker, protocol: str = "mqtt", early: bytes = b"", over: socket.socket | None = None
+    ) -> None:
+        """`over`: a connection to the web listener that there is."""
+        request = handshake(Sec_WebSocket_Protocol=protocol) + early
+        if over:
+            over.sendall(request)
+        self.sock = over or raw(broker, request)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         head, self._rest = b"", b""
         while b"\r\n\r\n" not in head:

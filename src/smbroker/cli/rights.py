@@ -8,6 +8,7 @@ from pathlib import Path
 from smbroker.cli import arguments, terminal
 from smbroker.cli.user import path_of
 from smbroker.model.errors import Refused, UsageError
+from smbroker.model.filter import Filter, parse
 from smbroker.model.message import Dialect
 from smbroker.model.rights import Action, Identity, Rules
 from smbroker.model.topic import checked_topic
@@ -29,8 +30,10 @@ def main(words: Sequence[str]) -> int:
     parser = arguments.parser("smb rights", "Which rule decides. Exit 0: allowed, 1: denied.", USAGE, EXAMPLES)
     parser.add_argument("check", choices=["check"], metavar="check", help="what to do")
     parser.add_argument("user", metavar="USER", help="a user, or anonymous")
-    parser.add_argument("action", choices=list(Action), metavar="ACTION", help="publish, subscribe or replay")
-    parser.add_argument("topic", metavar="TOPIC", help="a topic, without wildcards")
+    parser.add_argument(
+        "action", choices=[str(one) for one in Action], metavar="ACTION", help="publish, subscribe or replay"
+    )
+    parser.add_argument("topic", metavar="TOPIC", help="a topic; or a filter, to subscribe to or to replay")
     parser.add_argument("--rules", metavar="FILE", help="the rules file (default: rights.rules of the settings)")
     parser.add_argument("--config", metavar="FILE", type=Path, help="settings, for the files")
     parser.add_argument("--data", metavar="DIR", help="data directory, where users.toml is (default smb-data)")
@@ -66,8 +69,18 @@ def _check(options: argparse.Namespace) -> int:
 def explained(rules: Rules, who: Identity, action: Action, topic: bytes) -> tuple[bool, str]:
     if action is Action.PUBLISH and topic.startswith(b"$"):
         return False, "topics that begin with $ are the broker's own, whatever the rules say"
+    if {b"+", b"#"} & set(topic.split(b"/")):
+        return _filtered(rules, who, action, parse(topic.decode()))
     decision = rules.decide(who, action, topic)
     if decision.rule is None:
         return False, f"no rule of {rules.name} allows it"
     kind = "allow" if decision.rule.allow else "deny"
     return decision.allowed, f"{rules.name}:{decision.rule.line} [[{kind}]]"
+
+
+def _filtered(rules: Rules, who: Identity, action: Action, pattern: Filter) -> tuple[bool, str]:
+    if action is Action.PUBLISH:
+        raise UsageError("topic", "nothing is published to a filter: name a topic")
+    if rules.permit(who, action).meets(pattern):
+        return True, "the filter is taken, and brings those of its topics that are allowed: check one of them"
+    return False, f"{rules.name} allows none of its topics"

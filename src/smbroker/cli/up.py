@@ -102,8 +102,9 @@ def pipelines(
     """The process that runs them, if any does. `directory`: where they are if nobody said so."""
     if options.no_spark or config.no_log:
         return []
-    chosen = options.pipelines or directory or config.pipelines.directory
-    words = ["pipeline", "run", "--beside", "--data", config.data, "--pipelines", str(chosen)]
+    words = ["pipeline", "run", "--beside", "--data", config.data]
+    if chosen := options.pipelines or directory:  # that of the settings need not be there
+        words += ["--pipelines", str(chosen)]
     if options.config:
         words += ["--config", str(options.config)]
     if options.quiet:

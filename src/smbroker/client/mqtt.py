@@ -1,4 +1,4 @@
-"""The MQTT client: version 3.1.1, clean sessions, QoS 1.
+"""The MQTT client: clean sessions, QoS 1; version 5 to publish, since only that one is told of a refusal, else 3.1.1.
 
 publish ─► PUBACK within 10 s, or it failed
 subscribe ─► SUBACK within 10 s, or it failed ─► messages, each acknowledged, until the broker closes
@@ -24,21 +24,26 @@ from smbroker.dialects.mqtt.packets import (
     Topics,
     checked_name,
 )
+from smbroker.dialects.mqtt.reasons import BAD_USER_OR_PASSWORD, NOT_AUTHORIZED
 from smbroker.model.errors import Refused
 from smbroker.model.topic import MAX_TOPIC
 
 __all__ = ["ACK_TIMEOUT", "Subscriber", "encode_publish", "encode_subscribe", "publish"]
 
 ACK_TIMEOUT = 10.0  # seconds
+FAILURE = 0x80  # reasons from here on
 VERSION = 4  # 3.1.1
-REFUSALS = {4: "the user or the password is wrong", 5: "nothing is allowed; log in with --user and --password-file"}
+PUBLISH_VERSION = 5
+NOT_ALLOWED = (5, NOT_AUTHORIZED)
+WRONG = "the user or the password is wrong"
+REFUSALS = {4: WRONG, BAD_USER_OR_PASSWORD: WRONG} | dict.fromkeys(NOT_ALLOWED, "nothing is allowed")
 
 
 def encode_publish(topic: bytes, message: bytes) -> bytes:
     _check(topic, checked_name)
     if len(topic) + len(message) + 4 > MAX_LENGTH:
         raise Refused("message_too_long", f"the message has {len(message)} bytes, more than MQTT can say")
-    return Publish(topic, message, 1, packet_id=1).encode(VERSION)
+    return Publish(topic, message, 1, packet_id=1).encode(PUBLISH_VERSION)
 
 
 def encode_subscribe(topic: bytes) -> bytes:
@@ -62,11 +67,14 @@ def _check(topic: bytes, judge: Callable[[bytes], object]) -> None:
 def publish(address: Address, topic: bytes, message: bytes, ack_timeout: float = ACK_TIMEOUT) -> None:
     """Returns once the broker has acknowledged the message."""
     request = encode_publish(topic, message)
-    talk = _Talk(address, ack_timeout)
+    talk = _Talk(address, ack_timeout, PUBLISH_VERSION)
     try:
         talk.stream.send(request)
-        talk.wait_for(Acks, "PUBACK")
-        talk.stream.leave(Disconnect().encode(VERSION))
+        ack = talk.wait_for((Acks, Ack), "PUBACK")
+        if isinstance(ack, Ack) and ack.reason >= FAILURE:
+            why = "not allowed to publish to this topic" if ack.reason == NOT_AUTHORIZED else f"reason {ack.reason:#x}"
+            raise ClientError("refused", f"the broker at {address} refused the message: {why}")
+        talk.stream.leave(Disconnect().encode(PUBLISH_VERSION))
     finally:
         talk.stream.close()
 
@@ -76,7 +84,7 @@ class Subscriber:
         self._talk = _Talk(address, ack_timeout)
         self._talk.stream.send(Subscribe(1, [Topics(one, 1) for one in filters]).encode(VERSION))
         codes = self._talk.wait_for(Results, "SUBACK").codes
-        self.refused = [one for one, code in zip(filters, codes, strict=True) if code >= 0x80]
+        self.refused = [one for one, code in zip(filters, codes, strict=True) if code >= FAILURE]
 
     def run(self, deliver: Callable[[list[tuple[bytes, bytes]]], None]) -> None:
         """Delivers messages, as pairs of topic and payload, some at a time, until the broker closes (ClientError)."""
@@ -107,23 +115,25 @@ class Subscriber:
 class _Talk:
     """A connection after its CONNECT."""
 
-    def __init__(self, address: Address, ack_timeout: float) -> None:
+    def __init__(self, address: Address, ack_timeout: float, version: int = VERSION) -> None:
         self.deadline: float | None = monotonic() + ack_timeout
         self._timeout = ack_timeout
         self.stream = Stream(address, ack_timeout)
-        self._decoder = Decoder(MAX_LENGTH, VERSION)
+        self._decoder = Decoder(MAX_LENGTH, version)
         self._items: list[Any] = []
-        self.stream.send(Connect(VERSION, user=address.user, password=address.password).encode())
+        self.stream.send(Connect(version, user=address.user, password=address.password).encode())
         code = self.wait_for(Connack, "CONNACK").code
         if code:
             why = REFUSALS.get(code, f"code {code}")
+            if code in NOT_ALLOWED:
+                why += f" to {address.user}" if address.user else "; log in with --user and --password-file"
             raise ClientError("refused", f"the broker at {address} refused the connection: {why}")
 
     def next(self) -> list[Any]:
         items, self._items = self._items, []
         return items or self._decoder.feed(self.stream.receive(self.deadline))
 
-    def wait_for(self, kind: type, name: str) -> Any:
+    def wait_for(self, kind: type | tuple[type, ...], name: str) -> Any:
         """The next packet of that kind; what comes before it waits."""
         before: list[Any] = []
         try:

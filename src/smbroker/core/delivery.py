@@ -93,11 +93,15 @@ class Delivery:
 
     def deliver(self, columns: Columns) -> None:
         """Runs of one topic are framed and delivered together."""
+        topics = columns.topics
+        if len(topics) == 1:
+            self._deliver_run(topics[0], columns, 0, 1)
+            return
         if self.empty:
             return
         topic = columns.topic
         if topic is not None:
-            self._deliver_run(topic, columns, 0, len(columns))
+            self._deliver_run(topic, columns, 0, len(topics))
             return
         for topic, start, end in _runs(columns.topics):
             self._deliver_run(topic, columns, start, end)

@@ -7,7 +7,7 @@ other than BYTES and STRING are numbers of the `typed` dialect; their payload is
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
@@ -83,20 +83,31 @@ class Rows(NamedTuple):
     properties: Sequence[list[tuple[str, str]] | None] = ()
 
 
-@dataclass(slots=True)
 class Columns:
     """Messages in the order received: `topics[i]`, `payloads[i]`, `kinds[i]` and `origins[i]` are one message."""
 
-    received: int = 0  # when, in microseconds since 1970 UTC: one time for all that a turn brought
+    __slots__ = ("_bytes", "base", "extras", "kinds", "origins", "payloads", "received", "topics", "wires")
 
-    topics: list[Topic] = field(default_factory=list)
-    payloads: list[bytes] = field(default_factory=list)
-    kinds: list[Kind] = field(default_factory=list)
-    origins: list[Origin] = field(default_factory=list)
-    extras: dict[int, Extra] = field(default_factory=dict)  # by row; most rows have none
-    wires: list[Wire] = field(default_factory=list)  # rows that came in as MQTT packets fit to be passed on
-    base: int = -1  # the offset of the first row, once committed
-    _bytes: int = -1
+    def __init__(
+        self,
+        received: int = 0,
+        topics: list[Topic] | None = None,
+        payloads: list[bytes] | None = None,
+        kinds: list[Kind] | None = None,
+        origins: list[Origin] | None = None,
+        extras: dict[int, Extra] | None = None,
+        wires: list[Wire] | None = None,
+        base: int = -1,
+    ) -> None:
+        self.received = received  # when, in microseconds since 1970 UTC: one time for all that a turn brought
+        self.topics = [] if topics is None else topics
+        self.payloads = [] if payloads is None else payloads
+        self.kinds = [] if kinds is None else kinds
+        self.origins = [] if origins is None else origins
+        self.extras = {} if extras is None else extras  # by row; most rows have none
+        self.wires = [] if wires is None else wires  # rows that came in as MQTT packets fit to be passed on
+        self.base = base  # the offset of the first row, once committed
+        self._bytes = -1
 
     def __len__(self) -> int:
         return len(self.topics)
@@ -105,7 +116,8 @@ class Columns:
     def bytes(self) -> int:
         """Of all payloads. They are counted once: not to be asked before the last row is in."""
         if self._bytes < 0:
-            self._bytes = sum(map(len, self.payloads))
+            payloads = self.payloads
+            self._bytes = len(payloads[0]) if len(payloads) == 1 else sum(map(len, payloads))
         return self._bytes
 
     @property

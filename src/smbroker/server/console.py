@@ -94,6 +94,7 @@ class Console:
         self._clock = clock
         self.out = out or Stream(1)
         self.err = err or Stream(2)
+        self.waits = False  # whether there may be something to write
         self._as_json = as_json
         if as_json:
             self.err.told = lambda text: _line("warning", "left_out", text)
@@ -103,10 +104,12 @@ class Console:
 
     def say(self, line: str) -> None:
         """A prescribed line, on standard output."""
+        self.waits = True
         self.out.put(line + "\n")
 
     def note(self, line: str) -> None:
         """A line on standard error."""
+        self.waits = True
         self.err.put(_line("info", None, line) if self._as_json else line + "\n")
 
     def warn(self, code: str, text: str) -> None:
@@ -132,9 +135,11 @@ class Console:
     def write(self) -> bool:
         """Writes what can be written now; whether something still waits."""
         out, err = self.out.write(), self.err.write()
-        return out or err
+        self.waits = out or err
+        return self.waits
 
     def _tell(self, level: str, code: str | None, text: str) -> None:
+        self.waits = True
         if self._as_json:
             self.err.put(_line(level, code, text))
         elif self.err.colour:

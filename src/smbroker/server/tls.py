@@ -73,6 +73,8 @@ class Tls(asyncio.Protocol, asyncio.Transport):
         self._timer = self._door.turn.loop.call_later(self._door.timeout, self._late)
 
     def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
         if len(data) <= PIECE:
             self._take(data)
             return
@@ -117,22 +119,31 @@ class Tls(asyncio.Protocol, asyncio.Transport):
             self._fail(ProtocolError("tls_broken", f"TLS: {_reason(error)}"))
 
     def close(self) -> None:
+        self._say_end()
+        self._transport.close()
+
+    def write_eof(self) -> None:
+        """Not closed yet: what still comes is read and thrown away, until the other side goes as well."""
+        self._say_end()
+        self._transport.resume_reading()
+        self._transport.write_eof()
+
+    def _say_end(self) -> None:
         if self._closing:
             return
         self._closing = True
         try:
-            self._object.unwrap()  # says that this is the end; that the other side says so too is not waited for
+            self._object.unwrap()  # that the other side says so too is not waited for
         except (ssl.SSLError, ValueError):
             pass
         self._send()
-        self._transport.close()
 
     def abort(self) -> None:
         self._closing = True
         self._transport.abort()
 
     def can_write_eof(self) -> bool:
-        return False
+        return True
 
     def is_closing(self) -> bool:
         return self._closing or self._transport.is_closing()

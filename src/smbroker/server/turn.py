@@ -77,7 +77,7 @@ class Turn:
         self._notes: list[Note] = []
         self.retain: Callable[[Columns], None] | None = None  # hears of columns with retained messages
         self._bytes = 0
-        self._scheduled = False
+        self.scheduled = False  # to end with this pass of the loop
         self._reads = 0  # of this turn
         self._lone = False  # the last turn that waited had one
         self._at_once = 0  # turns since then that did not wait
@@ -120,24 +120,22 @@ class Turn:
 
     def begin(self) -> None:
         """Something was read: the turn will end when this pass of the loop has read everything."""
-        if not self._scheduled:
-            self._scheduled = True
+        if not self.scheduled:
+            self.scheduled = True
             self.loop.call_soon(self.end)
 
     def begin_read(self, size: int) -> None:
-        """As `begin`, by a reader that calls `end_read` afterwards.
+        """As `begin`, by a reader that calls `end` afterwards unless the turn is then `scheduled`.
 
         While it looks as if there were one reader only, a turn need not wait for others: it ends with the read, which
         spares a pass of the loop. Now and then it does wait, to see whether that is still so."""
         self._reads += 1
-        if self._scheduled or (size <= SMALL_READ and self._lone and self._at_once < LONE_TURNS):
-            self._at_once += not self._scheduled
+        if self.scheduled:
             return
-        self.begin()
-
-    def end_read(self) -> None:
-        if not self._scheduled:
-            self.end()
+        if self._lone and size <= SMALL_READ and self._at_once < LONE_TURNS:
+            self._at_once += 1
+        else:
+            self.begin()
 
     def handle(self, client: Client, command: Command) -> None:
         if isinstance(command, tuple):
@@ -192,6 +190,14 @@ class Turn:
         self._bytes += len(wire) + ROW_BYTES * count
         if self._bytes > MAX_TURN:
             self.end()
+
+    def publish_one(self, client: Client, topic: Topic, payload: bytes, version: int, wire: bytes) -> None:
+        """As `publish_run`, of a single message, which is passed on at once if the turn has nothing else."""
+        if self.scheduled or self.inbound.topics or self._acks:
+            self.publish_run(client, topic, [payload], version, wire)
+        else:
+            wires = [(0, 1, version, wire)]
+            self._pass_on(Columns(0, [topic], [payload], [Kind.BYTES], [client.origin], {}, wires), (), None, ())
 
     def publish_mixed(self, client: Client, topics: list[Topic], payloads: list[bytes]) -> None:
         """Messages of any topics, which the client may publish."""
@@ -281,17 +287,18 @@ class Turn:
         self._bytes = 0
         acks, self._acks = self._acks, []
         notes, self._notes = self._notes, []
-        self._pass_on(columns, acks, notes=notes)
+        self._pass_on(columns, acks, None, notes)
 
     def _deliver(self, columns: Columns) -> None:
         columns.received = time.time_ns() // 1000
-        origins = columns.origins
-        if origins and origins.count(origins[0]) == len(origins):
-            self.stats.received[origins[0].dialect] += len(origins)
+        origins, stats = columns.origins, self.stats
+        count = len(origins)
+        if count and (count == 1 or origins.count(origins[0]) == count):
+            stats.received[origins[0].dialect] += count
         else:
             for origin, messages in Counter(origins).items():
-                self.stats.received[origin.dialect] += messages
-        self.stats.bytes_in += columns.bytes
+                stats.received[origin.dialect] += messages
+        stats.bytes_in += columns.bytes
         if self.retain and columns.extras:
             self.retain(columns)
         self.delivery.deliver(columns)
@@ -311,21 +318,23 @@ class Turn:
             told(None)
 
     def end(self) -> None:
-        if self._scheduled:
+        if self.scheduled:
             self._lone = self._reads == 1
             self._at_once = 0
-        self._scheduled = False
+        self.scheduled = False
         self._reads = 0
         self.settle()
-        self.delivery.flush()
-        self.committed.flush()
+        if self.delivery.dirty:
+            self.delivery.flush()
+        if self.committed.dirty:
+            self.committed.flush()
         if self._later:
             later, self._later = self._later, []
             for callback in later:
                 callback()
             if self.delivery.dirty or self.committed.dirty:
                 self.begin()
-        if self.console.write() and self._console_timer is None:
+        if self.console.waits and self.console.write() and self._console_timer is None:
             self._console_timer = self.loop.call_later(CONSOLE_RETRY, self._retry_console)
 
     def _retry_console(self) -> None:

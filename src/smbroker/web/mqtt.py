@@ -121,17 +121,26 @@ class MqttSocket(asyncio.Protocol, asyncio.Transport):
         self._close(End(NORMAL))
 
     def _close(self, end: End) -> None:
+        self._say_end(end)
+        self.transport.close()
+
+    def write_eof(self) -> None:
+        """Not closed yet: what still comes is read and thrown away, until the other side goes as well."""
+        self._say_end(End(NORMAL))
+        self.transport.resume_reading()
+        self.transport.write_eof()
+
+    def _say_end(self, end: End) -> None:
         if not self._ended and not self.transport.is_closing():
             self.transport.write(encode_end(end))
         self._ended = True
-        self.transport.close()
 
     def abort(self) -> None:
         self._ended = True
         self.transport.abort()
 
     def can_write_eof(self) -> bool:
-        return False
+        return True
 
     def is_closing(self) -> bool:
         return self._ended or self.transport.is_closing()

@@ -12,7 +12,7 @@ from smbroker.dialects.mqtt.frames import check_name, framer_of, packets_in
 from smbroker.dialects.mqtt.messages import expires, to_pairs, to_properties
 from smbroker.dialects.mqtt.packets import Auth
 from smbroker.dialects.mqtt.reasons import Malformed
-from smbroker.dialects.mqtt.stream import Acks, Decoder, Mixed, Numbered, Run
+from smbroker.dialects.mqtt.stream import Acks, Decoder, Mixed, Numbered, One, Run
 
 __all__ = [
     "Acks",
@@ -21,6 +21,7 @@ __all__ = [
     "Malformed",
     "Mixed",
     "Numbered",
+    "One",
     "Run",
     "check_name",
     "decode_filter",

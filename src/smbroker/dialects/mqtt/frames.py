@@ -36,6 +36,9 @@ class _Framer:
 
     def frames(self, columns: Columns, start: int, end: int, unfit: list[str]) -> list[bytes]:
         if columns.wires:
+            first, last, came, wire = columns.wires[0]
+            if first == start and last == end and came == self._version:
+                return [wire]
             found = _as_they_came(columns, start, end, self._version)
             if found is not None:
                 return found
@@ -84,9 +87,6 @@ def packets_in(frame: bytes) -> int:
 
 def _as_they_came(columns: Columns, start: int, end: int, version: int) -> list[bytes] | None:
     """The bytes of rows [start, end) if all of them came in with that version."""
-    first, last, came, wire = columns.wires[0]
-    if first == start and last == end:
-        return [wire] if came == version else None
     found: list[bytes] = []
     position = start
     for first, last, came, wire in columns.wires_from(start):

@@ -49,6 +49,16 @@ class Run:
 
 
 @dataclass(slots=True)
+class One:
+    """A read that is one plain publish. Where another one begins alike and is as long, it is such a publish too."""
+
+    beginning: bytes
+    size: int
+    topic: Topic
+    version: int  # 4 for 3 too: the same bytes
+
+
+@dataclass(slots=True)
 class Mixed:
     """Plain publishes of any topics, one after the other."""
 
@@ -80,7 +90,7 @@ Item: TypeAlias = Run | Mixed | Numbered | Acks | Packet
 class Decoder:
     """What has arrived and is not a whole packet yet waits here; `version` is that of the CONNECT."""
 
-    __slots__ = ("_left", "_limit", "_most", "_need", "_rest", "_server", "version")
+    __slots__ = ("_left", "_limit", "_most", "_need", "_rest", "_server", "again", "version")
 
     def __init__(self, max_packet: int, version: int = 0, most: int = 0, server: bool = False) -> None:
         """`most` packets, rows being one, that one call decodes; 0: all. `server`: the bytes come from a client."""
@@ -89,6 +99,7 @@ class Decoder:
         self._server = server
         self._rest = bytearray()
         self._need = 0  # so many bytes there must be before another look is worth it
+        self.again: One | None = None  # what the last read was, and nothing of it is left
         self.version = version  # 0: the first packet must be a CONNECT
 
     @property
@@ -105,6 +116,7 @@ class Decoder:
 
         Raises Malformed; what came before the fault is in its `items`."""
         self._left = self._most
+        self.again = None
         if self._rest:
             self._rest += data
             if len(self._rest) < self._need:
@@ -196,6 +208,8 @@ class Decoder:
         after = start + total
         if length < SHORT and data.startswith(PLAINS, after) and not data.startswith(beginning, after):
             return self._mixed(data, start, items)
+        if total == len(data):
+            self.again = One(beginning, total, topic, 5 if self.version == 5 else 4)
         end = _row_end(data, start, total, beginning)
         items.append(Run(topic, _payloads(data, start, end, head - start, total), data[start:end], self.version))
         return end

@@ -15,7 +15,7 @@ from operator import not_
 from typing import TYPE_CHECKING, Any, cast
 
 from smbroker.dialects import mqtt
-from smbroker.dialects.mqtt import Acks, Decoder, Malformed, Mixed, Numbered, Run
+from smbroker.dialects.mqtt import Acks, Decoder, Malformed, Mixed, Numbered, One, Run
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import (
     Ack,
@@ -81,9 +81,9 @@ HEAD_ROOM = 65_535 + 4_096  # what a packet may have besides its payload: topic,
 
 class MqttConnection(Client, asyncio.Protocol):
     __slots__ = (
-        "_aliases", "_closing", "_decoder", "_ended", "_explains", "_farewell", "_full", "_heard", "_held",
-        "_keep_alive", "_later", "_pace", "_shared", "_timer", "_told", "_transport", "_unsure", "_user", "_will",
-        "mqtt", "received", "under_way", "version",
+        "_aliases", "_clock", "_closing", "_decoder", "_ended", "_explains", "_farewell", "_full", "_heard", "_held",
+        "_keep_alive", "_later", "_pace", "_shared", "_timer", "_told", "_transport", "_turn", "_unsure", "_user",
+        "_will", "mqtt", "received", "under_way", "version",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -91,6 +91,8 @@ class MqttConnection(Client, asyncio.Protocol):
     def __init__(self, shared: "Connections", service: Mqtt) -> None:
         self._shared = shared
         self.mqtt = service
+        self._turn = service.turn
+        self._clock = shared.loop.time
         self.version = 0  # 0: no CONNECT yet
         self._decoder = Decoder(shared.config.max_payload + HEAD_ROOM, most=MAX_ITEMS, server=True)
         self._aliases: dict[int, Topic] = {}
@@ -135,20 +137,25 @@ class MqttConnection(Client, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
-        turn = self.mqtt.turn
-        turn.begin_read(len(data))
-        self._heard = self._shared.loop.time()
-        self.received += len(data)
-        if self._pace and (pause := self._pace.wait(len(data), self._heard)):
+        turn, size = self._turn, len(data)
+        turn.begin_read(size)
+        self._heard = self._clock()
+        self.received += size
+        if self._pace and (pause := self._pace.wait(size, self._heard)):
             self.stop_reading()
             self._shared.loop.call_later(pause, self._resume_reading)
-        if turn.behind and turn.commits and self._transport.is_reading():
+        commits = turn.commits
+        if commits and commits.behind and self._transport.is_reading():
             self._transport.pause_reading()
-            turn.commits.when_caught_up(self._resume_reading)
-        if self._decode(data):
+            commits.when_caught_up(self._resume_reading)
+        again = self._decoder.again
+        if again and size == again.size and data.startswith(again.beginning):
+            self._publish_again(again, data)
+        elif self._decode(data):
             self.stop_reading()
             self._shared.loop.call_soon(self._go_on)
-        turn.end_read()
+        if not turn.scheduled:
+            turn.end()
 
     def _decode(self, data: bytes) -> bool:
         """Whether there is more to decode, and others should have their turn first."""
@@ -256,7 +263,7 @@ class MqttConnection(Client, asyncio.Protocol):
         if self._ended or self._transport.is_closing():
             return
         self._transport.write(data)
-        self.mqtt.turn.stats.bytes_out += len(data)
+        self._turn.stats.bytes_out += len(data)
 
     def _keep_up(self) -> bool:
         """A client that does not read: QoS 0 is left out once too much waits. Whether it stays.
@@ -560,9 +567,18 @@ class MqttConnection(Client, asyncio.Protocol):
             raise Malformed("payload_too_long", "a payload longer than max_payload", 0x95)
         self.mqtt.turn.publish_run(self, run.topic, run.payloads, 5 if run.version == 5 else 4, run.wire)
 
+    def _publish_again(self, one: One, data: bytes) -> None:
+        """A read that is one plain publish like the last one: most that small devices send."""
+        topic, grant = one.topic, self.grant
+        if topic[0] == DOLLAR or (grant.limited and not grant.publishes[topic]):
+            self.refused(topic, 1)
+        else:
+            self._turn.publish_one(self, topic, data[len(one.beginning) :], one.version, data)
+
     def _mixed(self, some: Mixed) -> None:
-        topics, payloads = some.topics, some.payloads
-        if self.grant.limited or any(topic[0] == DOLLAR for topic in topics):
+        topics, payloads, grant = some.topics, some.payloads, self.grant
+        reserved = any(topic[0] == DOLLAR for topic in topics)
+        if reserved or (grant.limited and not all(map(grant.publishes.__getitem__, topics))):
             allowed = [self.may_publish(topic) for topic in topics]
             for topic in compress(topics, map(not_, allowed)):
                 self.refused(topic, 1)
