@@ -1,5 +1,6 @@
 """`smb doctor` tells what is well, and of what is not how to mend it."""
 
+import os
 import socket
 import subprocess
 from pathlib import Path
@@ -15,7 +16,7 @@ def doctor(*words: str, **environment: str) -> tuple[int, str]:
         capture_output=True,
         text=True,
         timeout=60,
-        env={"PATH": "/usr/bin"} | environment,
+        env={"PATH": "/usr/bin", "PYTHONPATH": os.environ.get("PYTHONPATH", "")} | environment,
     )
     assert not done.stderr
     return done.returncode, done.stdout
@@ -45,6 +46,18 @@ def test_a_directory_that_cannot_be_written_is_named() -> None:
     assert code == 1
     assert "BAD  disk" in said
     assert "--data" in said
+
+
+def test_rules_that_cannot_be_read_are_named_with_their_line(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[[allow]]\nuser = 'ann'\n")
+    code, said = doctor("--data", str(tmp_path), "--rules", str(rules), *FREE)
+    assert code == 1
+    assert f"BAD  rights       {rules}:1: " in said
+    rules.write_text("[[allow]]\nuser = 'ann'\ntopics = '#'\n")
+    code, said = doctor("--data", str(tmp_path), "--rules", str(rules), *FREE)
+    assert code == 0
+    assert "users: 0" in said
 
 
 def test_without_java_the_broker_is_well_but_not_the_pipelines(tmp_path: Path) -> None:

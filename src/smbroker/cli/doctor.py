@@ -1,4 +1,4 @@
-"""`smb doctor`: what a start would need: Python, packages, ports, disk, Java. Each problem with its remedy."""
+"""`smb doctor`: what a start would need: Python, packages, ports, rules, disk, Java. Each problem with its remedy."""
 
 import importlib.metadata
 import os
@@ -6,6 +6,7 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,9 +15,10 @@ from smbroker.cli import arguments, terminal
 from smbroker.model.errors import SmbError, UsageError
 from smbroker.server import config as configuration
 from smbroker.server import listeners
+from smbroker.server.access import Access
 from smbroker.server.config import Config
 
-USAGE = "smb doctor [--data DIR] [--config FILE] [--listen KIND://HOST:PORT]..."
+USAGE = "smb doctor [--data DIR] [--config FILE] [--rules FILE] [--listen KIND://HOST:PORT]..."
 EXAMPLES = "  smb doctor\n  smb doctor --data /srv/smb\n"
 LEAST_FREE = 1 << 30  # bytes on the disk of the data directory
 PACKAGES = ("pyarrow", "uvloop", "starlette", "uvicorn")
@@ -39,14 +41,17 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("--data", metavar="DIR", help="data directory (default smb-data)")
     parser.add_argument("--config", metavar="FILE", type=Path, help="settings; smb.example.toml shows them all")
+    parser.add_argument("--rules", metavar="FILE", help="who may do what")
     parser.add_argument("--listen", metavar="KIND://HOST:PORT", action="append", help="as of the broker")
     options = parser.parse_args(words)
     try:
         config = configuration.load(options.config) if options.config else Config()
     except UsageError as error:
         terminal.fail(error.text, arguments.BAD_ARGUMENTS)
+    rights = replace(config.rights, rules=options.rules or config.rights.rules)
+    config = replace(config, data=options.data or config.data, rights=rights)
     bad = False
-    for found in findings(config, Path(options.data or config.data), options.listen or config.listen):
+    for found in findings(config, Path(config.data), options.listen or config.listen):
         mark = "ok" if not found.remedy else "BAD" if found.needed else "--"
         terminal.write(f"{mark:<4} {found.what:<12} {found.said}\n".encode("utf-8", "backslashreplace"))
         if found.remedy:
@@ -60,6 +65,7 @@ def findings(config: Config, data: Path, listen: Sequence[str]) -> Iterator[Find
     yield from _packages(PACKAGES, "pip install smbroker", needed=True)
     for text in listen:
         yield _port(text, config)
+    yield _rights(config)
     yield from _disk(data)
     yield from _packages(SPARK_PACKAGES, "for tables and pipelines: pip install 'smbroker[spark]'", needed=False)
     yield _java()
@@ -84,6 +90,16 @@ def _port(text: str, config: Config) -> Finding:
         if sock:
             sock.close()
     return Finding("port", f"{text} is free")
+
+
+def _rights(config: Config) -> Finding:
+    try:
+        access = Access(config)
+    except UsageError as error:
+        return Finding("rights", error.text, "mend the file: docs/reference/rules.md")
+    if not access.on:
+        return Finding("rights", "there are no rules: whoever is on this machine may do all, others nothing")
+    return Finding("rights", f"{config.rights.rules} can be read; users: {len(access.users.all)}")
 
 
 def _disk(data: Path) -> Iterator[Finding]:
