@@ -43,7 +43,7 @@ def test_splits_cover_a_range_without_overlap(store: Store, monkeypatch: pytest.
 
 def test_a_large_range_has_few_splits_and_a_huge_one_more(store: Store) -> None:
     made = reading_of(store.path)
-    assert len(made.splits(0, 5_000_000)) == 24
+    assert len(made.splits(0, 5_000_000)) == 12
     assert len(made.splits(0, 1_000_000_000)) == 250
     assert len(reading_of(store.path, topics="a").splits(0, 5_000_000)) == 5
 

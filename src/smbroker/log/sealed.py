@@ -6,7 +6,9 @@ from its statistics and not read; a few payloads are fetched by page, many by co
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +25,9 @@ from smbroker.model.errors import LogError
 READ_ROWS = 65_536  # rows given out at once
 _DICTIONARIES = ["topic", "kind", "dialect", "source", "client"]
 _VARYING = {"offset", "ts", "topic", "payload"}  # not worth a look at their statistics
+_SHORT = 32  # characters of a value whose column is kept for the next row group
+
+_Value: TypeAlias = str | int | bool | tuple[()] | None
 
 
 class SealedFile:
@@ -88,7 +93,7 @@ class SealedFile:
             varying = [schema.names[0]]
             del same[varying[0]]
         seen = 0
-        for batch in self._file.iter_batches(READ_ROWS, row_groups=[group], columns=varying):
+        for batch in self._file.iter_batches(READ_ROWS, row_groups=[group], columns=varying, use_threads=False):
             first, last = max(low - seen, 0), min(high - seen, len(batch))
             seen += len(batch)
             if first < last:
@@ -176,15 +181,15 @@ class SealedFile:
             statistics = leaf.statistics
             if statistics is None or statistics.null_count != leaf.num_values:
                 return None
-            return pa.array([[]] * rows, field.type)
+            return _repeated(field.type, (), rows)
         statistics = metadata.column(self._leaves[field.name]).statistics
         if statistics is None:
             return None
         if statistics.null_count == metadata.num_rows:
-            return pa.nulls(rows, field.type)
+            return _repeated(field.type, None, rows)
         if not statistics.has_min_max or statistics.null_count or statistics.min_raw != statistics.max_raw:
             return None
-        return pa.repeat(pa.scalar(statistics.min, field.type), rows)
+        return _repeated(field.type, statistics.min, rows)
 
     def offset_at(self, ts: int) -> int:
         """The first offset whose ts is `ts` or later; the segment must have one."""
@@ -205,3 +210,14 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 def _decoded(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _repeated(kind: pa.DataType, value: _Value, rows: int) -> pa.Array:
+    if rows > READ_ROWS or (isinstance(value, str) and len(value) > _SHORT):
+        return pa.repeat(pa.scalar(value, kind), rows)
+    return _kept(kind, value).slice(0, rows)
+
+
+@lru_cache(maxsize=16)
+def _kept(kind: pa.DataType, value: _Value) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), READ_ROWS)

@@ -2,16 +2,18 @@
 
 The JVM and Python's workers print much that is of no use: it is read away, and the end of it kept, to be shown if Spark
 does not start. At the end the JVM and what it started are killed: nothing depends on a clean end, which takes long.
+What they have written aside (libraries, sockets, state) is in one directory, which goes with them.
 """
 
 import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -64,22 +66,25 @@ def spark_process(master: str, verbose: bool = False) -> Iterator[SparkSession]:
     if missing := missing_java():
         raise UsageError("no_java", missing)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory(prefix="smb-spark-", ignore_cleanup_errors=True) as scratch:
+        spark = _started(master, Path(scratch), verbose)
+        try:
+            yield spark
+        finally:
+            _end(spark)
+
+
+def _started(master: str, scratch: Path, verbose: bool) -> SparkSession:
     noise = Noise()
     try:
-        if verbose:
-            spark = session(master, **SETTINGS)
-        else:
-            with noise.caught():
-                spark = session(master, **SETTINGS)
+        with nullcontext() if verbose else noise.caught():
+            spark = session(master, scratch, **SETTINGS)
     except Exception as error:
         last = "\n".join([*list(noise.lines)[-20:], f"Spark does not start: {error}"])
         raise UsageError("no_spark", last) from error
     if not verbose:
         spark.sparkContext.setLogLevel("OFF")  # what goes wrong with a pipeline is told by the runner
-    try:
-        yield spark
-    finally:
-        _end(spark)
+    return spark
 
 
 def has_ended() -> bool:

@@ -21,9 +21,9 @@ from smbroker.model.errors import LogError
 from smbroker.model.filter import Filter, exact_topic, matches
 from smbroker.spark.options import Position, ReadOptions
 
-LEAST_ROWS = 50_000  # of a split: fewer take less time than a task costs
+LEAST_ROWS = 200_000  # of a split: a task costs as much as some 50,000
 LEAST_ROWS_BY_TOPIC = 1_000_000  # a few topics are found fast: opening a segment costs more than reading on
-MOST_SPLITS = 24  # so many, or more where one would be larger than LARGEST
+MOST_SPLITS = 12  # so many, or more where one would be larger than LARGEST
 LARGEST = 4_000_000  # rows of a split: what a lost task costs to read again
 BATCH_BYTES = 16 << 20  # of a batch handed to Spark, but always at least one row
 PATIENCE = 10.0  # seconds for this machine to see what was planned on another (shared storage lags)

@@ -139,10 +139,11 @@ class PipelineQuery:
             table, published = frames.parted(table)
         if writer:
             writer.write(table, self._query_id(), number)
-            writer.tidy()
         if published is not None and published.num_rows:
             target, client = self._target, self.pipeline.client
             publish_rows(published, number, self._query_id(), target.url, target.token(), client=client)
+        if writer:
+            writer.tidy()  # after all else: nobody waits for it
 
     def _write_large(self, batch: DataFrame, number: int) -> None:
         """So that no process holds the whole of it."""
@@ -157,6 +158,8 @@ class PipelineQuery:
                 self._publish_large(kept, number)
             finally:
                 kept.unpersist()
+        if self._writer:
+            self._writer.tidy()
 
     def _store_large(self, rows: DataFrame, number: int) -> None:
         """By way of the disk."""
@@ -169,7 +172,6 @@ class PipelineQuery:
             self._writer.write(scanner.to_reader(), self._query_id(), number)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        self._writer.tidy()
 
     def _publish_large(self, batch: DataFrame, number: int) -> None:
         """By the tasks."""
