@@ -144,10 +144,11 @@ class Turn:
             HANDLERS[type(command)](self, client, command)
 
     def publish(self, client: Client, message: Publish) -> None:
-        self._check(client, message)
+        self.check(client, message)
         self._append(client, message)
 
-    def _check(self, client: Client, message: Publish) -> None:
+    def check(self, client: Client, message: Publish) -> None:
+        """Raises Refused, or ProtocolError, if it is not to be taken."""
         topic, payload, _, ack = message
         grant = client.grant
         if grant.limited and not grant.publishes[topic]:
@@ -178,18 +179,19 @@ class Turn:
         if self._bytes > MAX_TURN:
             self.end()
 
+    def publish_row(self, client: Client, first: Publish, payloads: list[bytes]) -> None:
+        """Messages that are like the first, which was checked, but for their payload, which is no longer than its."""
+        topic, payload, kind, ack = first
+        if ack:
+            self._acks += [(client, ack)] * len(payloads)
+            client.owed += len(payloads)
+        self._add_row(client, topic, payloads, kind, (len(payload) + ROW_BYTES) * len(payloads))
+
     def publish_run(self, client: Client, topic: Topic, payloads: list[bytes], version: int, wire: bytes) -> None:
         """Messages that came as MQTT packets, and may leave as such."""
-        inbound, count = self.inbound, len(payloads)
-        row = len(inbound.topics)
-        inbound.topics += [topic] * count
-        inbound.payloads += payloads
-        inbound.kinds += [Kind.BYTES] * count
-        inbound.origins += [client.origin] * count
-        inbound.wires.append((row, row + count, version, wire))
-        self._bytes += len(wire) + ROW_BYTES * count
-        if self._bytes > MAX_TURN:
-            self.end()
+        row, count = len(self.inbound.topics), len(payloads)
+        self.inbound.wires.append((row, row + count, version, wire))
+        self._add_row(client, topic, payloads, Kind.BYTES, len(wire) + ROW_BYTES * count)
 
     def publish_one(self, client: Client, topic: Topic, payload: bytes, version: int, wire: bytes) -> None:
         """As `publish_run`, of a single message, which is passed on at once if the turn has nothing else."""
@@ -212,23 +214,26 @@ class Turn:
 
     def publish_numbered(self, client: Client, topic: Topic, payloads: list[bytes], extra: Extra, acks: bytes) -> None:
         """Messages that are alike but for their payload, with the acknowledgements of them all."""
-        self._check(client, (topic, payloads[0], Kind.BYTES, acks))
-        inbound, count = self.inbound, len(payloads)
-        row = len(inbound.topics)
-        inbound.topics += [topic] * count
-        inbound.payloads += payloads
-        inbound.kinds += [Kind.BYTES] * count
-        inbound.origins += [client.origin] * count
-        inbound.extras.update(dict.fromkeys(range(row, row + count), extra))
+        self.check(client, (topic, payloads[0], Kind.BYTES, acks))
+        row, count = len(self.inbound.topics), len(payloads)
+        self.inbound.extras.update(dict.fromkeys(range(row, row + count), extra))
         self._acks.append((client, acks))
         client.owed += 1
-        self._bytes += (len(payloads[0]) + ROW_BYTES) * count
+        self._add_row(client, topic, payloads, Kind.BYTES, (len(payloads[0]) + ROW_BYTES) * count)
+
+    def _add_row(self, client: Client, topic: Topic, payloads: list[bytes], kind: Kind, size: int) -> None:
+        inbound, count = self.inbound, len(payloads)
+        inbound.topics += [topic] * count
+        inbound.payloads += payloads
+        inbound.kinds += [kind] * count
+        inbound.origins += [client.origin] * count
+        self._bytes += size
         if self._bytes > MAX_TURN:
             self.end()
 
     def publish_with(self, client: Client, message: Publish, extra: Extra, note: Note | None = None) -> None:
         """One message with what only some have; `note` is kept under the same sync."""
-        self._check(client, message)
+        self.check(client, message)
         self.inbound.extras[len(self.inbound.topics)] = extra
         if note:
             self._notes.append(note)

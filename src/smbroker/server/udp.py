@@ -201,8 +201,10 @@ class UdpListener:
 
     def _take(self, datagrams: list[bytes], addresses: Sequence[RawAddress]) -> None:
         turn, by_first, now = self._turn, self._by_first, monotonic()
-        publish = turn.publish
-        for datagram, address in zip(datagrams, addresses, strict=True):
+        position, end = 0, len(datagrams)
+        while position < end:
+            datagram, address = datagrams[position], addresses[position]
+            position += 1
             lane = by_first.get(datagram[:1]) or self._lane(datagram)
             if lane is None:
                 self._unknown(datagram, address)
@@ -211,17 +213,27 @@ class UdpListener:
                 peer = lane.peers.get(address) or self._new_peer(lane, address)
                 peer.heard = now
                 if lane.echo:
-                    turn.console.note(f"{peer.origin.source}:{printable(datagram)}")
+                    self._echo(peer, [datagram])
                 command = lane.decode(datagram)
-                if isinstance(command, tuple):
-                    publish(peer, command)
-                else:
+                if not isinstance(command, tuple):
                     turn.handle(peer, command)
+                elif position == end or addresses[position] != address:
+                    turn.publish(peer, command)
+                else:
+                    turn.check(peer, command)
+                    first, position = position - 1, _row_end(datagrams, addresses, position, len(command[1]))
+                    if lane.echo:
+                        self._echo(peer, datagrams[first + 1 : position])
+                    turn.publish_row(peer, command, _payloads(datagrams[first:position], command[1]))
             except (ProtocolError, Refused) as error:
                 peer.asked = len(datagram)
                 turn.reject(peer, error)
             except _Unwanted:
                 pass
+
+    def _echo(self, peer: Peer, datagrams: list[bytes]) -> None:
+        for datagram in datagrams:
+            self._turn.console.note(f"{peer.origin.source}:{printable(datagram)}")
 
     def _let_in(
         self, datagrams: list[bytes], addresses: Sequence[RawAddress]
@@ -334,6 +346,29 @@ class UdpListener:
         self._turn.forget(peer.session)
         self._turn.stats.ended[code] += 1
         self._turn.begin()
+
+
+def _row_end(datagrams: list[bytes], addresses: Sequence[RawAddress], position: int, payload: int) -> int:
+    """Where the row ends of publishes like the one before `position`, from the same address to the same topic.
+
+    In each of these dialects a publish is a head and the payload: what begins with the same head, and is not longer
+    than the one that was decoded, is to be taken as well."""
+    first, address = datagrams[position - 1], addresses[position - 1]
+    size = len(first)
+    head = first[: size - payload]
+    while (
+        position < len(datagrams)
+        and addresses[position] == address
+        and len(datagrams[position]) <= size
+        and datagrams[position].startswith(head)
+    ):
+        position += 1
+    return position
+
+
+def _payloads(row: list[bytes], first: bytes) -> list[bytes]:
+    head = len(row[0]) - len(first)
+    return [datagram[head:] for datagram in row]
 
 
 def _lease(config: UdpConfig, host: str) -> float:
