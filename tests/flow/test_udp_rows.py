@@ -1,5 +1,6 @@
 """Datagrams that one read brings: rows of publishes alike are taken together, and nobody can tell."""
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import pytest
 
 from flow.house import Broker, wait_for
 from flow.peers import DIALECTS, FRAMES, Peer, frozen
-from flow.wires import config
+from flow.wires import TypedSubscriber, config, frame
+from flow.wires import datagram as typed_datagram
 
 MOST = 100  # bytes of a payload
 PUBLISH = {"soh": b"\x01%b\x02%b", "pipe": b"P|%b|%b", "semicolon": b"p%b;%b"}
@@ -84,3 +86,22 @@ def test_a_subscription_among_publishes_gets_what_comes_after_it(broker: Broker)
             peer.send(datagram)
     assert [peer.receive() for _ in range(3)] == [b"q/s;3", b"q/s;4", b"q/s;6"]
     peer.close()
+
+
+def test_typed_ones_are_decoded_each_by_itself(tmp_path: Path) -> None:
+    """Numbers become text, strings end at NUL, and what is malformed is refused, whatever came before it."""
+    topics = [b"t" * 49 + last for last in (b"1", b"2")]
+    sent = [(topics[number // 3 % 2], struct.pack("!BI", number % 2, number * 99_999), 0) for number in range(20)]
+    sent += [(topics[0], text, 3) for text in (b"twelve bytes", b"cut\0here", b"", b"twelve more", b"\0")]
+    wrong = [(topics[0], b"\x02\0\0\0\1", 0), (topics[0], b"\0\0", 0), (topics[0], b"x", 9)]
+    with Broker("--no-log", *config(tmp_path, ""), kinds=("typed",)) as broker:
+        reader = TypedSubscriber(broker, b"ROWS", *topics)
+        reader.settle()
+        with frozen(broker):
+            for topic, content, kind in [*sent[:10], *wrong, *sent[10:]]:
+                reader.publisher.send(typed_datagram(topic, content, kind))
+        expected = [
+            frame(topic, content.partition(b"\0")[0] if kind == 3 else content, reader.publisher.address, kind)
+            for topic, content, kind in sent
+        ]
+        assert [reader.take() for _ in expected] == expected

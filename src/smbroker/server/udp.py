@@ -103,12 +103,13 @@ class _Unwanted(Exception):
 class _Lane:
     """One dialect of the socket."""
 
-    __slots__ = ("decode", "dialect", "echo", "peers", "room")
+    __slots__ = ("decode", "dialect", "echo", "peers", "room", "rows")
 
     def __init__(self, dialect: Dialect, decode: Decode, quiet: bool) -> None:
         self.dialect = dialect
         self.decode = decode
         self.echo = dialect is Dialect.SEMICOLON and not quiet
+        self.rows = dialect is not Dialect.TYPED  # a publish is a head and the payload as it is: see `_row_end`
         self.peers: dict[RawAddress, Peer] = {}
         self.room = MAX_PEERS
 
@@ -217,7 +218,7 @@ class UdpListener:
                 command = lane.decode(datagram)
                 if not isinstance(command, tuple):
                     turn.handle(peer, command)
-                elif position == end or addresses[position] != address:
+                elif not lane.rows or position == end or addresses[position] != address:
                     turn.publish(peer, command)
                 else:
                     turn.check(peer, command)
