@@ -9,7 +9,7 @@ import pytest
 from flow.house import Broker
 from flow.mqtt import KINDS, VERSIONS, Mqtt, topic
 from smbroker.dialects.mqtt import fields as f
-from smbroker.dialects.mqtt.packets import Ack, Disconnect, Publish
+from smbroker.dialects.mqtt.packets import Ack, Connect, Disconnect, Publish
 
 KEEP: f.Properties = {f.SESSION_EXPIRY: 1_000}
 
@@ -221,3 +221,16 @@ def test_a_session_that_is_away_is_bounded_without_a_log(tmp_path: Path) -> None
         client = lasting(broker, "away", 4)
         assert numbers(client, 10) == list(range(10))
         assert client.quiet()
+
+
+def test_messages_that_come_before_connack_keep_their_order(logged: Broker) -> None:
+    """A session that is to last is written first, and what comes meanwhile waits for that: reads of one message each."""
+    watcher, name = Mqtt(logged), topic()
+    watcher.subscribe(name)
+    for _ in range(10):
+        client = Mqtt(logged, connect=False)
+        client.send(Connect(4, topic(), clean=False))
+        for number in range(5):
+            time.sleep(0.0005)  # so that most come in a read of their own; they are in order either way
+            client.send(Publish(name.encode(), b"%d" % number))
+        assert [int(watcher.get().payload) for _ in range(5)] == list(range(5))

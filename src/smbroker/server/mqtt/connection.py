@@ -202,6 +202,7 @@ class MqttConnection(Client, asyncio.Protocol):
                 return
             if self._later is not None:
                 self._later += items[at:]
+                self._decoder.again = None  # what comes next waits as well
                 return
             HANDLERS[type(item)](self, item)
 
