@@ -224,7 +224,7 @@ def test_a_session_that_is_away_is_bounded_without_a_log(tmp_path: Path) -> None
 
 
 def test_messages_that_come_before_connack_keep_their_order(logged: Broker) -> None:
-    """A session that is to last is written first, and what comes meanwhile waits for that: reads of one message each."""
+    """A session that lasts is written first; what comes meanwhile waits for that, also in reads of one message each."""
     watcher, name = Mqtt(logged), topic()
     watcher.subscribe(name)
     for _ in range(10):
