@@ -1,7 +1,7 @@
--- Numbers per topic and minute: in the table `statistics`, and twice a second while there are new ones at `$stats/TOPIC`.
+-- Numbers per topic and minute: in the table `statistics`, and each second of change at `$stats/TOPIC`.
 -- watermark: 1 minute
 -- mode: update
--- every: 500 milliseconds
+-- every: 1 second
 -- table: statistics
 -- key: topic, window_start
 -- topic: $stats/{topic}
