@@ -217,6 +217,7 @@ def test_the_tail_is_rotated_by_rows_bytes_age_and_appends(tmp_path: Path, monke
     now = SOMETIME / SECOND
     assert not log.rotate_if_due(now + 1000), "an empty tail is not sealed"
     log.append([turn(["a"] * 9)])
+    log.append([], [("a note", b"without messages")])
     assert not log.rotate_if_due(now + 59)
     assert log.rotate_if_due(now + 60)
     log.append([turn(["a"] * 10)])

@@ -131,7 +131,8 @@ class Log:
                 raise _refused(error, "appended to") from error
             tail.length = length
             tail.appends += 1
-            tail.first_ts = min(tail.first_ts, first_ts) if tail.first_ts else first_ts
+            if first_ts:  # there are rows, not only notes
+                tail.first_ts = min(tail.first_ts, first_ts) if tail.first_ts else first_ts
             return base
 
     def _make_room(self, tail: OpenTail, length: int) -> None:
@@ -229,8 +230,13 @@ class Log:
 
     @property
     def pending_seals(self) -> list[int]:
-        """The closed tails, by first offset, oldest first: each is for `seal.seal_segment`."""
-        return [segment.base for segment in self._segments() if not segment.sealed and segment.end is not None]
+        """The first offsets of the closed tails, oldest first."""
+        return [segment.base for segment in self.closed_tails]
+
+    @property
+    def closed_tails(self) -> list[Segment]:
+        """Those that are to be sealed (`seal.seal_segment`), oldest first."""
+        return [segment for segment in self._segments() if not segment.sealed and segment.end is not None]
 
     def _segments(self) -> list[Segment]:
         found = segments_in(self._disk, self.directory, self._ends)

@@ -119,9 +119,9 @@ class Store:
                 self.mqtt.save()
             try:
                 await loop.run_in_executor(None, self._log.rotate_if_due, time.time())
-                pending = await loop.run_in_executor(None, lambda: self._log.pending_seals)
-                if pending and await self._notes_applied():
-                    await self._seal(pending[0])
+                closed = await loop.run_in_executor(None, lambda: self._log.closed_tails)
+                if closed and await self._notes_applied():
+                    await self._seal(closed[0].base, closed[-1].end)
                 await loop.run_in_executor(None, self._log.retain, time.time())
             except LogError as error:
                 self._console.warn("log_care", error.text)
@@ -137,11 +137,13 @@ class Store:
             self.mqtt.save()
         return await loop.run_in_executor(None, self.ledger.apply, self._commits.recent.next)
 
-    async def _seal(self, base: int) -> None:
-        """In a process of its own: packing columns takes the interpreter for long."""
+    async def _seal(self, base: int, until: int | None) -> None:
+        """In a process of its own: packing columns takes the interpreter for long. It may outlive the broker, so it
+        is told how far it may go: tails that are closed meanwhile have notes that are not in the state yet."""
+        program = (sys.executable, "-m", "smbroker.log.lean", "smbroker.log.seal")
         process = await asyncio.create_subprocess_exec(
             *LOW_PRIORITY,
-            *(sys.executable, "-m", "smbroker.log.lean", "smbroker.log.seal", str(self._directory), str(base)),
+            *(*program, str(self._directory), str(base), "--until", str(until)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,

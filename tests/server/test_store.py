@@ -1,0 +1,57 @@
+"""The store at work, in this process: what is sealed and when."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from smbroker.model.message import Columns, Dialect, Kind, Origin
+from smbroker.server import store
+from smbroker.server.broker import Broker
+from smbroker.server.config import Config
+
+ORIGIN = Origin(Dialect.HTTP)
+
+
+async def closed_while_notes_are_applied(data: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[bytes]]:
+    """The closed tails that are left after a seal, and the notes."""
+    broker = Broker(asyncio.get_running_loop(), replace(Config(), data=str(data), quiet=True), {})
+    assert broker.store
+    log, applied, sealed = broker.store._log, broker.store._notes_applied, asyncio.Event()
+
+    def close_a_tail(note: bytes) -> None:
+        log.append([Columns(1, [b"t"], [b"x"], [Kind.BYTES], [ORIGIN])], [("test", note)])
+        log.rotate()
+
+    async def applied_late() -> bool:
+        monkeypatch.setattr(broker.store, "_notes_applied", applied)
+        done = await applied()
+        close_a_tail(b"after")
+        return done
+
+    seal = broker.store._seal
+
+    async def seal_once(base: int, until: int | None) -> None:
+        await seal(base, until)
+        sealed.set()
+        await asyncio.Event().wait()  # for ever: this one seal is looked at
+
+    close_a_tail(b"before")
+    monkeypatch.setattr(store, "CARE", 0.01)
+    monkeypatch.setattr(broker.store, "_notes_applied", applied_late)
+    monkeypatch.setattr(broker.store, "_seal", seal_once)
+    await broker.start([])
+    await asyncio.wait_for(sealed.wait(), 60)
+    left, notes = log.pending_seals, [value for _, notes in log.notes() for _, value in notes]
+    await broker.stop()
+    return left, notes
+
+
+def test_a_tail_that_is_closed_after_the_notes_were_applied_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its notes are nowhere else yet."""
+    left, notes = asyncio.run(closed_while_notes_are_applied(tmp_path, monkeypatch))
+    assert left == [1]
+    assert notes == [b"after"]
