@@ -187,3 +187,28 @@ def test_a_failed_batch_that_could_not_be_cut_does_not_come_back(tmp_path: Path)
     assert log.append([turn(["next"])]) == 1
     assert [row["payload"] for row in rows_of(log.read(0))] == [b"kept", b"next"]
     log.close()
+
+
+@pytest.mark.parametrize("fault", ["short", "full", "broken"])
+def test_notes_of_a_tail_without_messages_outlive_it(tmp_path: Path, fault: str) -> None:
+    """A failure has the tail replaced by another one at the same offset."""
+    failed = 0
+    for at in range(1, 9):
+        disk = FailingDisk(fault=fault)
+        log = Log.open(tmp_path / str(at), SETTINGS, disk)
+        log.append([turn(["a"])])
+        log.rotate()
+        log.append([], [("n", b"1")])
+        disk.calls, disk.at = 0, at
+        try:
+            log.append([turn(["b"])])
+        except LogError:
+            failed += 1
+        disk.heal()
+        log.append([turn(["c"])], [("n", b"2")])
+        for _ in range(2):
+            assert [value for _, notes in log.notes() for _, value in notes] == [b"1", b"2"], at
+            log.close()
+            log = Log.open(tmp_path / str(at), SETTINGS, QuickDisk())
+        log.close()
+    assert failed

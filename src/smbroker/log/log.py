@@ -27,6 +27,7 @@ from smbroker.log.mark import MarkFile
 from smbroker.log.recover import OpenTail, recover
 from smbroker.log.segments import INDEX, SEALED, TAIL, TEMPORARY, Segment, bases, file_of, segments_in
 from smbroker.log.settings import LogSettings
+from smbroker.log.tail import TailIndex, read_notes
 from smbroker.model.errors import LogError
 from smbroker.model.message import Columns
 
@@ -168,13 +169,17 @@ class Log:
                 pass
 
     def _begin_tail(self) -> OpenTail:
-        """A new tail at the next offset, in place of any that stands there without an acknowledged message."""
+        """A new tail at the next offset, in place of any that stands there without an acknowledged message: it takes
+        over the notes of that one."""
         base, old = self.next_offset, self._tail
         path = file_of(self.directory, base, TAIL)
+        carried = self._notes_in(path, base)
         temporary = path.with_name(path.name + TEMPORARY)
         tail = OpenTail(self._disk.create(temporary), base, randbits(63) | 1, 0)
         try:
             tail.length = write_all(self._disk, tail.handle, head(base, tail.tail), 0)
+            for message in _encoded([], carried, base, tail.tail)[0] if carried else ():
+                tail.length = write_all(self._disk, tail.handle, message, tail.length)
             self._disk.sync_data(tail.handle)
             self._tail = None  # from here on the new name may exist: nothing may go into the old tail
             self._disk.rename(temporary, path)
@@ -192,6 +197,24 @@ class Log:
                 self._close_tail(old)
         self._tail = tail
         return tail
+
+    def _notes_in(self, path: Path, base: int) -> list[Note]:
+        """Of a tail without messages, as far as it is sound."""
+        found: list[Note] = []
+        try:
+            handle = self._disk.open(path)
+        except FileNotFoundError:
+            return found
+        try:
+            index = TailIndex(base)
+            index.extend(self._disk, handle, base)
+            for _, notes in read_notes(self._disk, handle, path, index, base):
+                found += notes
+        except LogError:
+            pass
+        finally:
+            self._disk.close(handle)
+        return found
 
     @property
     def ready(self) -> bool:
