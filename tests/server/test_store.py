@@ -1,12 +1,14 @@
 """The store at work, in this process: what is sealed and when."""
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from smbroker.log.segments import Segment
 from smbroker.model.message import Columns, Dialect, Kind, Origin
 from smbroker.server import store
 from smbroker.server.broker import Broker
@@ -33,8 +35,8 @@ async def closed_while_notes_are_applied(data: Path, monkeypatch: pytest.MonkeyP
 
     seal = broker.store._seal
 
-    async def seal_once(base: int, until: int | None) -> None:
-        await seal(base, until)
+    async def seal_once(closed: Sequence[Segment]) -> None:
+        await seal(closed)
         sealed.set()
         await asyncio.Event().wait()  # for ever: this one seal is looked at
 

@@ -94,10 +94,10 @@ class Delivery:
     def deliver(self, columns: Columns) -> None:
         """Runs of one topic are framed and delivered together."""
         topics = columns.topics
+        if self._router.empty:
+            return
         if len(topics) == 1:
             self._deliver_run(topics[0], columns, 0, 1)
-            return
-        if self.empty:
             return
         topic = columns.topic
         if topic is not None:

@@ -7,10 +7,12 @@ DIR/state.db   sessions and subscriptions
 import asyncio
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from smbroker.log.ledger import Ledger
 from smbroker.log.log import Log
+from smbroker.log.segments import Segment
 from smbroker.log.state import State
 from smbroker.model.errors import LogError
 from smbroker.model.message import Dialect, Origin
@@ -121,7 +123,7 @@ class Store:
                 await loop.run_in_executor(None, self._log.rotate_if_due, time.time())
                 closed = await loop.run_in_executor(None, lambda: self._log.closed_tails)
                 if closed and await self._notes_applied():
-                    await self._seal(closed[0].base, closed[-1].end)
+                    await self._seal(closed)
                 await loop.run_in_executor(None, self._log.retain, time.time())
             except LogError as error:
                 self._console.warn("log_care", error.text)
@@ -137,13 +139,14 @@ class Store:
             self.mqtt.save()
         return await loop.run_in_executor(None, self.ledger.apply, self._commits.recent.next)
 
-    async def _seal(self, base: int, until: int | None) -> None:
+    async def _seal(self, closed: Sequence[Segment]) -> None:
         """In a process of its own: packing columns takes the interpreter for long. It may outlive the broker, so it
         is told how far it may go: tails that are closed meanwhile have notes that are not in the state yet."""
-        program = (sys.executable, "-m", "smbroker.log.lean", "smbroker.log.seal")
+        base, until = closed[0].base, closed[-1].end
         process = await asyncio.create_subprocess_exec(
             *LOW_PRIORITY,
-            *(*program, str(self._directory), str(base), "--until", str(until)),
+            *(sys.executable, "-m", "smbroker.log.lean", "smbroker.log.seal"),
+            *(str(self._directory), str(base), "--until", str(until)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,

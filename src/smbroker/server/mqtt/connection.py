@@ -570,11 +570,10 @@ class MqttConnection(Client, asyncio.Protocol):
 
     def _publish_again(self, one: One, data: bytes) -> None:
         """A read that is one plain publish like the last one: most that small devices send."""
-        topic, grant = one.topic, self.grant
-        if topic[0] == DOLLAR or (grant.limited and not grant.publishes[topic]):
-            self.refused(topic, 1)
+        if self.may_publish(one.topic):
+            self._turn.publish_one(self, one.topic, data[len(one.beginning) :], one.version, data)
         else:
-            self._turn.publish_one(self, topic, data[len(one.beginning) :], one.version, data)
+            self.refused(one.topic, 1)
 
     def _mixed(self, some: Mixed) -> None:
         topics, payloads, grant = some.topics, some.payloads, self.grant
