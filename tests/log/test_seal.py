@@ -84,7 +84,8 @@ def test_ranges_across_sealed_segments_and_the_tail(log: Log) -> None:
 def test_topics_give_what_a_plain_filter_gives(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seal, "GROUP_ROWS", 60)
     before = filled(log, 2, 500, topics=300)
-    for wanted in ({b"t/1"}, {b"t/0", b"t/299"}, {b"none"}, {b"t/%d" % topic for topic in range(0, 300, 2)}, set()):
+    every = {b"t/%d" % topic for topic in range(300)}  # nothing is left out: another way
+    for wanted in ({b"t/1"}, {b"t/0", b"t/299"}, {b"none"}, set(sorted(every)[::2]), every, every - {b"t/7"}, set()):
         mask = pc.is_in(before.column("topic"), value_set=pa.array([topic.decode() for topic in wanted], pa.string()))
         expected = before.filter(mask)
         assert table(log, topics=wanted).combine_chunks().equals(expected.combine_chunks())

@@ -5,6 +5,7 @@ at that moment; which rows a range holds never does. So a batch that Spark plans
 has the same rows, whatever has been sealed meanwhile.
 """
 
+import gc
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -83,6 +84,7 @@ class Reading:
 
     def rows(self, split: Split) -> Iterator[pa.RecordBatch]:
         """The split's rows of the wanted topics, in order."""
+        _settle()
         log, topics = self.log, _topics(self.options.filters)
         _await(log, split.end)
         cursor = split.start
@@ -123,6 +125,17 @@ def _topics(filters: tuple[Filter, ...] | None) -> Topics | None:
     if all(topic is not None for topic in topics):
         return {topic for topic in topics if topic is not None}
     return lambda topic: any(matches(each, topic) for each in filters)
+
+
+_settled = False
+
+
+def _settle() -> None:
+    """What the process has imported is not garbage: Spark has a worker collect after each task, 50 ms for all of it."""
+    global _settled
+    if not _settled:
+        gc.freeze()
+        _settled = True
 
 
 def _await(log: LogReader, end: int) -> None:

@@ -1,7 +1,7 @@
--- Numbers per topic and minute: in the table `statistics`, and each second of change at `$stats/TOPIC`.
+-- Numbers per topic and minute: in the table `statistics`, and, as they change, at `$stats/TOPIC`.
 -- watermark: 1 minute
 -- mode: update
--- every: 1 second
+-- every: 500 milliseconds
 -- table: statistics
 -- key: topic, window_start
 -- topic: $stats/{topic}
