@@ -37,12 +37,13 @@ def mqtt(name: str, title: str, peers: Sequence[Peer], *, full: bool = False, on
     sides += [load("SMB, log on", MQTT.with_log(), "mqtt_load", **settings)] if on else []
     for peer in installed(*peers):
         sides.append(load(peer.name, peer, "nats_load" if peer is NATS else "mqtt_load", **settings))
-    ratios = [Ratio("SMB", side.name) for side in sides[2 if on else 1 :]]
+    ahead = Wanted(least=1.0)
+    ratios = [Ratio("SMB", side.name, wanted=ahead) for side in sides[2 if on else 1 :]]
     ratios += [Ratio("SMB, log on", "SMB", wanted=Wanted(least=0.5))] if on else []
     return Case(name, title, tuple(sides), tuple(ratios), full=full)
 
 
-def mqtt_acked(qos: int, window: int, *, full: bool = False) -> Case:
+def mqtt_acked(qos: int, window: int, wanted: Wanted = Wanted(), *, full: bool = False) -> Case:  # noqa: B008
     settings = {"qos": qos, "window": window, "subscribers": 0}
     peers = [load(peer.name, peer, "mqtt_load", **settings) for peer in installed(MOSQUITTO, AMQTT)]
     on_disk = load("SMB, on disk", MQTT.with_log(), "mqtt_load", **settings)
@@ -50,7 +51,7 @@ def mqtt_acked(qos: int, window: int, *, full: bool = False) -> Case:
         f"mqtt-qos{qos}-acked-{window}",
         f"MQTT QoS {qos} acknowledged, window {window}; the peers acknowledge from memory",
         (load("SMB", MQTT, "mqtt_load", **settings), on_disk, *peers),
-        tuple(Ratio("SMB, on disk", side.name) for side in peers),
+        tuple(Ratio("SMB, on disk", side.name, wanted=wanted) for side in peers),
         full=full,
     )
 
@@ -65,7 +66,12 @@ def latency(rate: int, *, full: bool = False) -> Case:
             load(name, server, "nats_load" if server is NATS else "mqtt_load", rate=rate, window=100_000)
             for name, server in sides
         ),
-        figures=tuple(Figure(key, title, "µs") for key, title in keys),
+        tuple(
+            Ratio(name, MOSQUITTO.name, "p99_us", Wanted(most=1.0))
+            for name in ("SMB", "SMB, log on")
+            if MOSQUITTO.path and rate == 5_000
+        ),
+        tuple(Figure(key, title, "µs") for key, title in keys),
         full=full,
     )
 
@@ -153,15 +159,15 @@ CASES = (
     mqtt("mqtt-5000-topics", "MQTT QoS 0, 1 → 1 over 5,000 topics in turn", (MOSQUITTO,), topics=5_000),
     mqtt("mqtt-qos1-1-1", "MQTT QoS 1, 1 → 1", (MOSQUITTO,), qos=1, window=100, full=True),
     mqtt("mqtt-qos2-1-1", "MQTT QoS 2, 1 → 1", (MOSQUITTO,), qos=2, window=100, full=True),
-    mqtt_acked(1, 100),
+    mqtt_acked(1, 100, Wanted(least=3.0)),
     mqtt_acked(1, 20, full=True),
     mqtt_acked(2, 100, full=True),
     latency(5_000),
     latency(20_000, full=True),
     subscriptions(),
-    fan_out(1, 1.0),
-    fan_out(10, 2.0),
-    fan_out(100, 2.5),
+    fan_out(1, 1.1),
+    fan_out(10, 2.5),
+    fan_out(100, 3.5),
     typed_fan_out(1),
     typed_fan_out(10),
     typed_fan_out(100),

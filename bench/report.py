@@ -10,7 +10,7 @@ from rounds import COST, CPU, OUT, Bench, Case, Figure, Spread, Wanted, shown
 GENERATOR_LIMIT = 0.95  # of a core: above it the generator was the limit, not the server
 LOGGED_LEAST = 0.9  # of the messages sent: below it the log fell behind during the run
 OTHERS_LIMIT = 0.05  # of a core: above it the run was disturbed
-WHAT = {OUT: "rate", COST: "time of a message"}
+WHAT = {OUT: "rate", COST: "time of a message", "p99_us": "p99"}
 NOTES = """\
 `†` the generator used up its core: the server could do more; compare its CPU instead.
 `‡` the log fell behind during the run and was still writing after it: this rate would not last.
@@ -53,7 +53,8 @@ def markdown(cases: Sequence[Case], results: Sequence[dict], about: dict) -> str
     others = [pair for pair in done if not pair[0].is_load]
     parts = [headline(about)]
     if loads:
-        parts += [load_table(loads), ratio_table(loads)]
+        parts.append(load_table(loads))
+    parts.append(ratio_table(done))
     if others:
         parts.append(figure_table(others))
     return "\n\n".join(part for part in [*parts, NOTES] if part)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from smbroker.log import history
+from smbroker.log import history, stretches
 from smbroker.log.history import Readings
 from smbroker.log.log import Log
 from smbroker.log.questions import Failed, Piece, Request
@@ -64,6 +64,23 @@ def test_pieces_make_up_the_whole(log: Log, tmp_path: Path, monkeypatch: pytest.
 def test_only_the_topics_asked_for_come(log: Log, tmp_path: Path) -> None:
     pieces = followed(Readings(LogReader(tmp_path)), 4, 30, frozenset({b"t1", b"none"}))
     assert [offset for piece in pieces for offset in piece.offsets] == list(range(4, 30, 3))
+    log.close()
+
+
+def test_a_reading_goes_on_over_what_is_sealed_meanwhile(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "PIECE_ROWS", 4)
+    monkeypatch.setattr(stretches, "BITS", 2)
+    readings = Readings(LogReader(tmp_path))
+    topics = frozenset({b"t0", b"t1", b"t2"})
+    first = readings.answer(Request(1, 0, 30, topics))
+    assert isinstance(first, Piece)
+    log.rotate()
+    assert seal_segment(tmp_path, 10)
+    readings.prepare()  # learns that there is less to know
+    rest = followed(readings, first.next, 30, topics)
+    assert [offset for piece in (first, *rest) for offset in piece.offsets] == list(range(30))
     log.close()
 
 

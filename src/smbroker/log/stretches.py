@@ -28,19 +28,17 @@ class Stretches:
         self._of: dict[str, array[int]] = {}  # numbers of stretches, in order
         self._others = array("Q")  # those with topics that there was no room for
 
-    def holding(self, topics: AbstractSet[Topic], start: int, end: int) -> Iterator[tuple[int, int]]:
-        """[start, end) without the stretches that are known to hold none of the topics."""
+    def holding(self, topics: AbstractSet[Topic], start: int, end: int) -> list[tuple[int, int]]:
+        """[start, end) without the stretches that are known to hold none of the topics.
+
+        A list, made at once: what is known is forgotten when it is sealed, while the reading still goes on."""
         self.extend(end)  # by a little: what is not known yet is looked through
         begin, known = max(start, self._begin), min(end, self._end)
-        if start < min(begin, end):
-            yield start, min(begin, end)
         numbers = set(self._others).union(*(self._of.get(topic.decode(), ()) for topic in topics))
-        for first, last in _runs(sorted(numbers)):
-            low, high = max(first << BITS, begin), min((last + 1) << BITS, known)
-            if low < high:
-                yield low, high
-        if max(begin, known) < end:
-            yield max(begin, known), end
+        found = [(start, min(begin, end))]
+        found += [(max(first << BITS, begin), min((last + 1) << BITS, known)) for first, last in _runs(sorted(numbers))]
+        found.append((max(begin, known), end))
+        return [(low, high) for low, high in found if low < high]
 
     def extend(self, end: int) -> bool:
         """One step towards `end`; whether there is more to learn."""
