@@ -244,9 +244,11 @@ CASES = (
         figures=(
             Figure("offered_per_s", "offered", "/s"),
             Figure("lost", "lost", "messages", Wanted(most=0)),
+            Figure("missing", "acknowledged and not in the log", "messages", Wanted(most=0)),
             Figure("memory_growth", "memory, last ÷ first", "×", Wanted(most=1.05)),
-            Figure("p99_first_us", "p99 in the first part", "µs"),
-            Figure("p99_last_us", "p99 in the last part", "µs"),
+            Figure("p99_first_us", "p99, median of the first third", "µs"),
+            Figure("p99_last_us", "p99, median of the last third", "µs"),
+            Figure("p99_growth", "p99, last ÷ first third", "×", Wanted(most=1.25)),
             Figure("came_and_went", "clients that came and went", "clients"),
         ),
         full=True,

@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from statistics import median
 
 from loads import Load, Meter, generated, go_on, heard
 from rounds import Bench, Run, RunFailed
@@ -80,7 +81,7 @@ def soak(bench: Bench) -> Run:
             meter = Meter(pid, server.log_in(directory))
             most, _, _ = generated(Load("mqtt_load", {"qos": 1, "window": WINDOW}), port, meter, bench)
             rate = int(most["received"] / most["seconds"] / 2)
-            comers = Comers(port)
+            comers, logged = Comers(port), meter.logged
             runs = []
             for part in range(1, PARTS + 1):
                 run = part_of(port, rate, bench.soak * 60 / PARTS)
@@ -88,15 +89,20 @@ def soak(bench: Bench) -> Run:
                 size = memory(pid) / 1e6
                 bench.say(f"  part {part}/{PARTS}: p99 {run['p99_us']:,.0f} µs, {size:.0f} MB, {run['lost']} lost")
             comers.stop()
+            missing = sum(run["sent"] for run in runs) - (meter.logged - logged)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     first, last = runs[1], runs[-1]  # the first part fills caches
+    p99s = [run["p99_us"] for run in runs[1:]]
+    third = len(p99s) // 3
     return {
         "offered_per_s": rate,
         "lost": sum(run["lost"] for run in runs),
+        "missing": max(0, missing),
         "memory_growth": last["memory"] / first["memory"],
-        "p99_first_us": first["p99_us"],
-        "p99_last_us": last["p99_us"],
+        "p99_first_us": median(p99s[:third]),
+        "p99_last_us": median(p99s[-third:]),
+        "p99_growth": median(p99s[-third:]) / median(p99s[:third]),
         "came_and_went": comers.count,
     }
 

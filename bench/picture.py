@@ -6,10 +6,9 @@ from html import escape
 from rounds import OUT, Case, shown
 
 WIDTH, LEFT, BAR, GAP, HEAD = 860, 300, 16, 26, 40
-COLOURS = {"SMB": "#2160dd", "SMB, log on": "#7aa7ff", "SMB, on disk": "#7aa7ff"}
-OTHER = "#8a94a3"
+OURS, LOGGED, OTHER = "#2160dd", "#7aa7ff", "#8a94a3"
 STYLE = (
-    "text{font:13px system-ui,sans-serif;fill:#1b2430}.soft{fill:#5d6b7c}"
+    "text{font:13px system-ui,sans-serif;fill:#1b2430}.case{font-weight:600}.soft{fill:#5d6b7c}"
     "@media(prefers-color-scheme:dark){text{fill:#e4e9f0}.soft{fill:#93a1b3}}"
 )
 
@@ -21,7 +20,7 @@ def svg(cases: Sequence[Case], results: Sequence[dict]) -> str:
         sides = [(one["name"], one["spread"][OUT]) for one in result["sides"] if one["spread"] and OUT in one["spread"]]
         if result["name"] not in titles or len(sides) < 2:
             continue
-        parts.append(f'<text x="0" y="{y}" font-weight="600">{escape(titles[result["name"]])}</text>')
+        parts.append(f'<text x="0" y="{y}" class="case">{escape(titles[result["name"]])}</text>')
         best = max(spread["median"] for _, spread in sides)
         for name, spread in sides:
             y += BAR + 4
@@ -35,7 +34,8 @@ def svg(cases: Sequence[Case], results: Sequence[dict]) -> str:
 def bar(name: str, spread: dict, best: float, y: int) -> list[str]:
     room = WIDTH - LEFT - 110
     length, least, most = (max(spread[key] / best, 0.002) * room for key in ("median", "least", "most"))
-    middle, colour = y - BAR / 2 + 2, COLOURS.get(name, OTHER)
+    middle = y - BAR / 2 + 2
+    colour = LOGGED if name.endswith(("log on", "on disk")) else OURS if name.startswith("SMB") else OTHER
     return [
         f'<text x="{LEFT - 8}" y="{y}" text-anchor="end">{escape(name)}</text>',
         f'<rect x="{LEFT}" y="{y - BAR + 4}" width="{length:.1f}" height="{BAR - 4}" rx="2" fill="{colour}"/>',

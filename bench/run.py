@@ -8,11 +8,12 @@ import tempfile
 from fnmatch import fnmatch
 from pathlib import Path
 
+import against
 import loads
 import picture
 import report
 from cases import CASES
-from rounds import FULL, QUICK, USUAL, Bench, Case, run_case
+from rounds import FULL, QUICK, USUAL, Bench, Case, RunFailed, run_case
 
 HERE = Path(__file__).resolve().parent
 
@@ -27,6 +28,12 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
     add("--full", action="store_true", help="all cases, longer runs, Spark, the soak, a history of 10,000,000 messages")
     add("--soak", type=float, default=10.0, metavar="MINUTES", help="how long the soak takes (default 10)")
     add("--json", metavar="FILE", type=Path, help="also write every single run to FILE")
+    add(
+        "--against",
+        metavar="FILE",
+        type=Path,
+        help="also tell which ratios moved since FILE, which --json wrote",
+    )
     add("--svg", metavar="FILE", type=Path, help="also draw the rates")
     add("--directory", metavar="DIR", type=Path, default=HERE / "build", help="on the disk that logs go to")
     options = parser.parse_args(words)
@@ -58,6 +65,10 @@ def main() -> int:
         sys.exit(trouble)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # so that servers are ended on the way out
+    try:
+        before = against.read(options.against) if options.against else None
+    except RunFailed as failure:
+        sys.exit(str(failure))
     scale = QUICK if options.quick else FULL if options.full else USUAL
     options.directory.mkdir(parents=True, exist_ok=True)
     results: list[dict] = []
@@ -73,6 +84,8 @@ def main() -> int:
             interrupted = True
             say("interrupted: what was started has been ended; the cases that were done follow")
     print(report.markdown(cases, results, about))
+    if before is not None:
+        print("\n" + against.markdown(before, results))
     if options.svg:
         options.svg.write_text(picture.svg(cases, results))
     if options.json:

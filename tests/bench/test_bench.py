@@ -96,3 +96,25 @@ def test_a_side_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None
     text = report.markdown([case], [result], report.about(bench, tmp_path))
     assert "| case | sound | time | **0.250 s** (0.250 s–0.250 s) | ≤ 1.000 s ✓ |" in text
     assert "| case | broken | failed: no server |" in text
+
+
+@pytest.mark.usefixtures("modules")
+def test_ratios_that_moved_since_another_run_are_told() -> None:
+    import against
+
+    def result(median: float) -> dict[str, object]:
+        spread = {"median": median, "least": median - 0.1, "most": median + 0.1}
+        return {"name": "a", "ratios": [{"over": "SMB", "under": "peer", "key": "out_per_s", "ratio": spread}]}
+
+    told = {now: against.markdown([result(1.0)], [result(now)]).splitlines() for now in (1.1, 1.18, 1.3)}
+    assert told[1.1][0] == "Of 1 ratios 0 moved by more than 15%."
+    assert told[1.1][-1] == "| a | SMB ÷ peer | 1.00 (0.90–1.10) | 1.10 (1.00–1.20) | +10% |  |"
+    assert told[1.18][-1].endswith("| +18% | moved, but within the spread |")
+    assert told[1.3][-1].endswith("| +30% | moved |")
+
+
+def test_a_result_to_compare_with_must_be_one(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text("[]")
+    done = bench("--only", "ready", "--against", str(tmp_path / "other.json"))
+    assert done.returncode == 1
+    assert "is not a result that --json wrote" in done.stderr
