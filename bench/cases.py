@@ -4,7 +4,8 @@ A case has sides that take turns within a round. A load case runs a generator ag
 server for each side and fills the first two tables; the others give figures of their own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import inside
@@ -20,7 +21,6 @@ def load(name: str, server: Server, program: str, **settings: int) -> Side:
 
 
 QUIET_UDP = Broker("udp", log=False)
-TYPED = Broker("typed", log=False)
 MQTT = Broker("mqtt", log=False)
 
 
@@ -92,21 +92,63 @@ def subscriptions() -> Case:
     )
 
 
-def fan_out(subscribers: int, wanted: float) -> Case:
-    return Case(
-        f"semicolon-1-{subscribers}",
-        f"semicolon 1 → {subscribers}, log off",
-        (
-            load("SMB", QUIET_UDP, "semicolon_load", subscribers=subscribers),
-            load("C relay", RELAY, "semicolon_load", subscribers=subscribers),
-        ),
-        (Ratio("SMB", "C relay", wanted=Wanted(least=wanted)),),
-    )
+# --- the other dialects ---
+
+
+@dataclass(frozen=True)
+class Fan:
+    """How many publish to how many: each to all, or in pairs."""
+
+    publishers: int
+    subscribers: int
+    pairs: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.publishers}-{self.subscribers}"
+
+    @property
+    def title(self) -> str:
+        return f"{self.publishers} → {self.subscribers}{', in pairs' if self.pairs else ''}"
+
+
+TO_1, TO_10, TO_100, PAIRS = Fan(1, 1), Fan(1, 10), Fan(1, 100), Fan(4, 4, pairs=1)
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Its broker without log, and its generator."""
+
+    name: str
+    server: Broker
+    program: str
+    settings: Mapping[str, int]
+
+    def side(self, name: str, server: Server, fan: Fan) -> Side:
+        return load(name, server, self.program, **asdict(fan), **self.settings)
+
+
+SEMICOLON = Dialect("semicolon", QUIET_UDP, "udp_load", {"dialect": 0})
+SOH = Dialect("soh", QUIET_UDP, "udp_load", {"dialect": 1})
+PIPE = Dialect("pipe", QUIET_UDP, "udp_load", {"dialect": 2})
+PADDED = Dialect("padded", Broker("padded", log=False), "padded_load", {"window": 200})
+TYPED = Dialect("typed", Broker("typed", log=False), "typed_load", {})
+
+
+def fan_out(dialect: Dialect, fan: Fan) -> Case:
+    sides = (dialect.side("SMB", dialect.server, fan),)
+    return Case(f"{dialect.name}-{fan.name}", f"{dialect.name} {fan.title}, log off", sides, full=fan is not TO_10)
+
+
+def beside_relay(fan: Fan, wanted: Wanted = Wanted(), *, full: bool = False) -> Case:  # noqa: B008
+    sides = (SEMICOLON.side("SMB", QUIET_UDP, fan), SEMICOLON.side("C relay", RELAY, fan))
+    ratios = (Ratio("SMB", "C relay", wanted=wanted),)
+    return Case(f"semicolon-{fan.name}", f"semicolon {fan.title}, log off", sides, ratios, full=full)
 
 
 def idle(few: int, many: int) -> Case:
     sides = [
-        load(f"{name}, {count:,} idle", server, "semicolon_load", idle=count)
+        load(f"{name}, {count:,} idle", server, "udp_load", idle=count)
         for name, server in (("SMB", QUIET_UDP), ("C relay", RELAY))
         for count in (few, many)
     ]
@@ -121,13 +163,13 @@ def idle(few: int, many: int) -> Case:
     )
 
 
-def log_price(dialect: str, server: Broker) -> Case:
+def log_price(dialect: Dialect) -> Case:
     return Case(
-        f"log-{dialect}-1-1",
-        f"{dialect} 1 → 1, log on and off",
+        f"log-{dialect.name}-1-1",
+        f"{dialect.name} 1 → 1, log on and off",
         (
-            load("log on", server.with_log(), f"{dialect}_load"),
-            load("log off", server, f"{dialect}_load"),
+            dialect.side("log on", dialect.server.with_log(), TO_1),
+            dialect.side("log off", dialect.server, TO_1),
         ),
         (Ratio("log on", "log off", wanted=Wanted(least=0.7)),),
     )
@@ -137,11 +179,6 @@ def acknowledged(dialect: str, listener: str) -> Case:
     server = Broker(listener, log=True)
     sides = [load(f"window {window}", server, f"{dialect}_load", window=window) for window in (1, 20, 100)]
     return Case(f"{dialect}-acked", f"{dialect}, acknowledged once on disk", tuple(sides))
-
-
-def typed_fan_out(subscribers: int) -> Case:
-    sides = (load("SMB", TYPED, "typed_load", subscribers=subscribers),)
-    return Case(f"typed-1-{subscribers}", f"typed 1 → {subscribers}, log off", sides, full=subscribers != 10)
 
 
 ALL = (MOSQUITTO, NATS, AMQTT)
@@ -165,15 +202,14 @@ CASES = (
     latency(5_000),
     latency(20_000, full=True),
     subscriptions(),
-    fan_out(1, 1.1),
-    fan_out(10, 2.5),
-    fan_out(100, 3.5),
-    typed_fan_out(1),
-    typed_fan_out(10),
-    typed_fan_out(100),
+    beside_relay(TO_1, Wanted(least=1.1)),
+    beside_relay(TO_10, Wanted(least=2.5)),
+    beside_relay(TO_100, Wanted(least=3.5)),
+    beside_relay(PAIRS, full=True),
+    *(fan_out(dialect, fan) for dialect in (SOH, PIPE, PADDED, TYPED) for fan in (TO_1, TO_10, TO_100, PAIRS)),
     idle(10, 10_000),
-    log_price("semicolon", QUIET_UDP),
-    log_price("typed", TYPED),
+    log_price(SEMICOLON),
+    log_price(TYPED),
     acknowledged("pipe", "udp"),
     acknowledged("padded", "padded"),
     Case(

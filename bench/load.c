@@ -157,6 +157,17 @@ void send_copies(int fd, const void *datagram, size_t length, long count)
     }
 }
 
+void in_turn(long publishers, long count, void (*send_by)(long publisher, long count))
+{
+    static long turn;
+    long each = count / publishers, rest = count % publishers;
+    for (long i = 0; i < publishers; i++)
+        if (each)
+            send_by(i, each);
+    for (; rest; rest--)
+        send_by(turn++ % publishers, 1);
+}
+
 bool readable(int fd, long wait_us)
 {
     struct pollfd one = {.fd = fd, .events = POLLIN};

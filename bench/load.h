@@ -66,6 +66,9 @@ void send_whole(int fd, const void *bytes, size_t length);
 /* Sends the same datagram so many times. */
 void send_copies(int fd, const void *datagram, size_t length, long count);
 
+/* Has so many sent by the publishers, each its share; `send_by` sends exactly so many. */
+void in_turn(long publishers, long count, void (*send_by)(long publisher, long count));
+
 /* Whether there is something to read within the time. */
 bool readable(int fd, long wait_us);
 

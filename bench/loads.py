@@ -17,7 +17,7 @@ from smbroker.log.reader import LogReader
 
 HERE = Path(__file__).resolve().parent
 SOURCES = {
-    "semicolon_load": ("semicolon_load.c", "load.c"),
+    "udp_load": ("udp_load.c", "load.c"),
     "typed_load": ("typed_load.c", "load.c"),
     "pipe_load": ("pipe_load.c", "load.c"),
     "padded_load": ("padded_load.c", "load.c"),

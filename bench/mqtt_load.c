@@ -185,13 +185,7 @@ static void send_by(long publisher, long count)
 
 static void send_messages(long count)
 {
-    static long turn;
-    long each = count / publishers, rest = count % publishers;
-    for (long i = 0; i < publishers; i++)
-        if (each)
-            send_by(i, each);
-    for (; rest; rest--)
-        send_by(turn++ % publishers, 1);
+    in_turn(publishers, count, send_by);
 }
 
 /* --- answers ------------------------------------------------------------ */

@@ -63,7 +63,8 @@ def test_without_gcc_one_line_says_so(tmp_path: Path) -> None:
 
 def test_list_names_the_cases_and_another_name_is_refused() -> None:
     names = [line.split()[0] for line in bench("--list").stdout.splitlines()]
-    assert "semicolon-1-1" in names
+    dialects = ("semicolon", "soh", "pipe", "padded", "typed", "mqtt")
+    assert {f"{one}-{fan}" for one in dialects for fan in ("1-1", "1-10", "1-100", "4-4")} <= set(names)
     assert len(names) == len(set(names))
     refused = bench("--only", "nonsense")
     assert refused.returncode == 1
