@@ -1,5 +1,6 @@
 """MQTT sessions: clients that go and come back, restarts and kills of the broker, history."""
 
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from flow.house import Broker
 from flow.mqtt import KINDS, VERSIONS, Mqtt, topic
 from smbroker.dialects.mqtt import fields as f
-from smbroker.dialects.mqtt.packets import Ack, Connect, Disconnect, Publish
+from smbroker.dialects.mqtt.packets import Ack, Connect, Disconnect, Publish, Subscribe, Topics
 
 KEEP: f.Properties = {f.SESSION_EXPIRY: 1_000}
 
@@ -182,6 +183,54 @@ def test_a_session_far_behind_reads_from_the_log(logged: Broker) -> None:
     client = lasting(logged, "far", 4)
     assert numbers(client, 25_000) == list(range(25_000))
     assert client.quiet()
+
+
+def test_a_session_far_behind_gets_topics_and_qualities_in_their_order(logged: Broker) -> None:
+    """Rows that can leave together, and others between them, from the log and then from memory."""
+    client = lasting(logged, "mixed", 4)
+    client.subscribe("mixed/#", qos=2)
+    client.disconnect()
+    chance = random.Random(5)
+    frames = []
+    while len(frames) < 22_000:
+        name, qos = b"mixed/%d" % chance.randint(0, 2), chance.choice((1, 1, 1, 2))
+        frames += [(name, qos)] * chance.choice((1, 2) if qos == 2 else (1, 2, 30, 700))
+    publisher = Mqtt(logged)
+    for begin in range(0, len(frames), 500):
+        part = list(enumerate(frames[begin : begin + 500]))
+        packets = [Publish(name, b"%d" % (begin + at), qos, packet_id=at + 1) for at, (name, qos) in part]
+        publisher.tcp.send(b"".join(packet.encode(4) for packet in packets))
+        for _ in part:
+            ack = publisher.expect(Ack)
+            if ack.kind == f.PUBREC:
+                publisher.send(Ack(f.PUBREL, ack.packet_id))
+        for _, (_, qos) in part:
+            if qos == 2:
+                assert publisher.expect(Ack).kind == f.PUBCOMP
+    client = lasting(logged, "mixed", 4)
+    got = [client.get() for _ in frames]
+    assert [(message.topic, message.qos) for message in got] == frames
+    assert [int(message.payload) for message in got] == list(range(len(frames)))
+    assert not any(message.dup for message in got)
+
+
+def test_a_second_history_while_the_first_is_on_its_way(logged: Broker) -> None:
+    publisher = Mqtt(logged)
+    for begin in range(0, 24_000, 500):
+        frames = [Publish(b"two/%d" % (at % 2), b"%d" % (begin + at), 1, packet_id=at + 1) for at in range(500)]
+        publisher.tcp.send(b"".join(frame.encode(4) for frame in frames))
+        for _ in frames:
+            publisher.expect(Ack)
+    client = Mqtt(logged, version=5)
+    got: dict[bytes, list[int]] = {b"two/0": [], b"two/1": []}
+    for number, until in enumerate((3_000, 24_000)):
+        client.send(Subscribe(number + 1, [Topics(b"two/%d" % number, 1)], {f.USER: [("smb-replay", "all")]}))
+        while sum(map(len, got.values())) < until:
+            packet = client.next()
+            if isinstance(packet, Publish):
+                client.accept(packet)
+                got[packet.topic].append(int(packet.payload))
+    assert got == {b"two/0": list(range(0, 24_000, 2)), b"two/1": list(range(1, 24_000, 2))}
 
 
 def test_smb_replay() -> None:

@@ -112,12 +112,15 @@ def _columns(batch: pa.RecordBatch, origins: Origins) -> tuple[list[int], Column
 
 
 def _extras(batch: pa.RecordBatch) -> dict[int, Extra]:
+    """Equal ones are the same object, which a pickle holds once."""
     rows = zip(*(batch.column(name).to_pylist() for name in EXTRAS), strict=True)
-    return {
+    known: dict[Extra, Extra] = {}
+    found = {
         row: Extra(qos, retain, tuple((one["key"], one["value"]) for one in properties))
         for row, (qos, retain, properties) in enumerate(rows)
         if qos or retain or properties
     }
+    return {row: known.setdefault(extra, extra) for row, extra in found.items()}
 
 
 class Readings:

@@ -8,6 +8,7 @@
 `pending` are sent again, as duplicates. No message is held for a client that is away.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,8 @@ PENDING = 1 << 62  # the start of a subscription until it is known
 
 class Replay:
     __slots__ = (
-        "_asked", "_reading", "_waking", "commits", "cursor", "done", "fresh", "high", "history", "live", "pending",
-        "session", "touched", "turn",
+        "_asked", "_going_on", "_piece", "_reading", "_waking", "commits", "cursor", "done", "fresh", "high", "history",
+        "live", "pending", "session", "touched", "turn",
     )  # fmt: skip
 
     def __init__(self, session: MqttSession, turn: "Turn", commits: Commits, history: History, cursor: int) -> None:
@@ -46,6 +47,8 @@ class Replay:
         self.touched = True  # there is something new to save
         self._reading = history.new_reading()
         self._asked = False
+        self._going_on: Request | None = None  # the question that goes on with the last answer
+        self._piece: Piece | None = None  # the last answer, while there is no room for all of it
         self._waking = False
 
     # --- subscriptions ---
@@ -64,6 +67,7 @@ class Replay:
     def go_back(self, one: Subscription, start: int) -> None:
         """The history of this subscription first; the others do not get anything twice."""
         self._unqueue()
+        self._withdraw()
         self.live = False
         for other in self.session.known.all.values():
             if other is not one:
@@ -118,19 +122,30 @@ class Replay:
         session.pump()
         if not session.room or connection.full:
             return  # goes on with an acknowledgement, or when the client has read
+        if self._piece:
+            self._use(self._piece)
+            return
         if self.cursor < self.commits.recent.first:
             self._ask()
             return
         rows = 0
         for base, columns in self.commits.recent.since(self.cursor):
             if rows > STEP_ROWS or not self._offer(columns, range(base, base + len(columns))):
-                session.pump()
-                self.wake()
+                self._go_on()
                 return
             rows += len(columns)
         self.cursor = self.commits.recent.next
         self._caught_up()
         session.pump()
+
+    def _go_on(self) -> None:
+        """With another step, unless nothing can be sent before an acknowledgement comes, which wakes it."""
+        session = self.session
+        session.pump()
+        if session.queue or len(session.inflight) < session.window:
+            self.wake()
+        else:
+            self.turn.begin()  # what was sent leaves
 
     def _caught_up(self) -> None:
         self.live = True
@@ -140,18 +155,39 @@ class Replay:
             del self.pending[offset]  # not in the log any more
 
     def _offer(self, columns: Columns, offsets: Sequence[int]) -> bool:
-        """Queues what is meant, from the cursor on, which moves; whether there was room for all."""
-        session = self.session
-        for row, offset in enumerate(offsets):
-            if offset < self.cursor:
-                continue
+        """Sends or queues what is meant, from the cursor on, which moves; whether there was room for all."""
+        session, row, count = self.session, bisect_left(offsets, self.cursor), len(offsets)
+        together = not self.done and not self.pending and count and offsets[-1] - offsets[0] == count - 1
+        if together:
+            columns.base = offsets[0]
+        while row < count:
+            if together and offsets[row] >= self.high and not session.queue:
+                sent = self._send_run(columns, row)
+                if sent > row:
+                    self.cursor, row = offsets[sent - 1] + 1, sent
+                    continue
+                if len(session.inflight) >= session.window and columns.extras.get(row, NO_EXTRA).qos:
+                    return False  # rather than into the queue: so it can leave with others
             if not session.room:
                 session.pump()
                 if not session.room:
                     return False
-            self.cursor = offset + 1
-            self._look_at(columns, row, offset)
+            self.cursor = offsets[row] + 1
+            self._look_at(columns, row, offsets[row])
+            row += 1
         return True
+
+    def _send_run(self, columns: Columns, row: int) -> int:
+        """Sends messages of one topic together, from this row on; the first row that is left."""
+        topics, topic = columns.topics, columns.topics[row]
+        matching = self.session.matching(topic)
+        if len(matching) != 1:
+            return row
+        end = row + 1
+        while end < len(topics) and topics[end] == topic:
+            end += 1
+        self.touched = True
+        return self.session.send_run(columns, row, end, matching[0])
 
     def _look_at(self, columns: Columns, row: int, offset: int) -> None:
         session = self.session
@@ -180,26 +216,45 @@ class Replay:
     def _ask(self) -> None:
         self._asked = True
         filters = frozenset(one.pattern for one in self.session.known.own)
-        request = Request(self._reading, self.cursor, self.commits.recent.next, None, filters)
         if not filters:
             self._asked = False
             self.cursor = self.commits.recent.first
             self.wake()
             return
-        self.history.ask(request, self._answered)
+        request = self._going_on
+        if request is None or request.start != self.cursor or request.filters != filters:
+            request = Request(self._reading, self.cursor, self.commits.recent.next, None, filters)
+        asked = request
+        self.history.ask(asked, lambda answer: self._answered(asked, answer))
 
-    def _answered(self, answer: Piece | Failed) -> None:
+    def _answered(self, asked: Request, answer: Piece | Failed) -> None:
         self._asked = False
         if isinstance(answer, Piece):
-            if self._offer(answer.columns, answer.offsets):
-                self.cursor = max(self.cursor, answer.next)
-        else:
-            reason = "cursor_behind" if answer.code == "gone" else "log_damaged"
-            self.commits.stats.dropped[reason] += 1
-            self.turn.console.warn(reason, f"mqtt {self.session.name}: {answer.text}; it goes on at {answer.next}")
-            self.cursor = max(self.cursor, answer.next)
+            self._going_on = asked.after(answer)
+            self._use(answer)
+            return
+        reason = "cursor_behind" if answer.code == "gone" else "log_damaged"
+        self.commits.stats.dropped[reason] += 1
+        self.turn.console.warn(reason, f"mqtt {self.session.name}: {answer.text}; it goes on at {answer.next}")
+        self.cursor = max(self.cursor, answer.next)
         self.session.pump()
         self.wake()
+
+    def _use(self, piece: Piece) -> None:
+        """What there is no room for is kept for the next step."""
+        self._piece = piece
+        if self._offer(piece.columns, piece.offsets):
+            self._piece = None
+            self.cursor = max(self.cursor, piece.next)
+        self._go_on()
+
+    def _withdraw(self) -> None:
+        """An answer that is on its way will not be taken for one to a later question."""
+        if self._asked:
+            self.history.forget(self._reading)
+            self._reading = self.history.new_reading()
+            self._asked = False
+        self._going_on = self._piece = None
 
     # --- the client comes and goes ---
 
@@ -209,10 +264,7 @@ class Replay:
 
     def detach(self) -> None:
         """Only numbers stay: the messages are in the log."""
-        if self._asked:
-            self.history.forget(self._reading)
-            self._reading = self.history.new_reading()
-            self._asked = False
+        self._withdraw()
         self._unqueue()
         self.live = False
         for number, flight in self.session.flights():
