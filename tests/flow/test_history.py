@@ -199,7 +199,8 @@ def first_difference(numbers: list[int], count: int) -> str:
     return f"of {count} messages {len(numbers)} came; after {before}: {after}"
 
 
-SEAM = {"many segments": "[log]\nseal_rows = 3000\n"} | ({"one tail": ""} if LONG else {})
+LITTLE = "[log]\nrecent_bytes = 1000000\n"  # in memory, so that most of it comes from the reading process
+SEAM = {"many segments": f"{LITTLE}seal_rows = 3000\n"} | ({"one tail": LITTLE} if LONG else {})
 
 
 @pytest.mark.parametrize("settings", SEAM.values(), ids=SEAM)
@@ -244,7 +245,7 @@ def test_a_slow_reader_falls_back_to_its_cursor_and_slows_nobody(tmp_path: Path)
 
 def test_a_reader_that_stops_and_goes_on_again_and_again_gets_everything(tmp_path: Path) -> None:
     chance = random.Random(3)
-    with Home(tmp_path, "[log]\nseal_rows = 20000\n").broker() as broker:
+    with Home(tmp_path, f"{LITTLE}seal_rows = 20000\n").broker() as broker:
         crowd = Crowd(broker, b"t", PipePublisher, SemicolonPublisher)
         subscriber = Reader(broker, b"t", client=SmallTcp(broker.ports["padded"]))
         begin = time.monotonic()
@@ -275,7 +276,7 @@ def test_many_subscribers_at_once_get_the_same_history_while_live_traffic_goes_o
 
 
 def test_the_reading_process_may_be_killed_at_any_time(tmp_path: Path) -> None:
-    home = Home(tmp_path, "[log]\nseal_rows = 10000\n")
+    home = Home(tmp_path, f"{LITTLE}seal_rows = 10000\n")
     payloads = numbered(range(40_000), size=300)
     with home.broker() as broker:
         send_all(broker, b"t", payloads)

@@ -26,7 +26,7 @@ from flow.wires import (
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Broker]]:
-    home = Home(tmp_path_factory.mktemp("kept"))
+    home = Home(tmp_path_factory.mktemp("kept"), "[log]\nrecent_bytes = 1000000\n")
     with home.broker() as broker:
         yield home, broker
 

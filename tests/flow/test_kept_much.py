@@ -79,7 +79,7 @@ def test_leaving_and_returning_in_the_middle_of_it(tmp_path: Path) -> None:
 
 def test_returning_at_once_after_vanishing_loses_nothing_that_was_not_sent(tmp_path: Path) -> None:
     """Connections that end while history is being read for them, as fast as can be."""
-    home = Home(tmp_path)
+    home = Home(tmp_path, "[log]\nrecent_bytes = 1000000\n")  # so that history is read
     payloads = numbered(range(30_000))
     with home.broker() as broker:
         subscribed(home, broker, b"t").leave()
@@ -100,7 +100,7 @@ def test_returning_at_once_after_vanishing_loses_nothing_that_was_not_sent(tmp_p
 
 
 def test_what_retention_removed_is_stepped_over_and_counted(tmp_path: Path) -> None:
-    home = Home(tmp_path, "[log]\nseal_rows = 1000\nretain_bytes = 1000000\n")
+    home = Home(tmp_path, "[log]\nseal_rows = 1000\nretain_bytes = 1000000\nrecent_bytes = 1000000\n")
     with home.broker() as broker:
         subscribed(home, broker, b"t").leave()
         payloads = [b"%d %b" % (number, os.urandom(500).hex().encode()) for number in range(6_000)]

@@ -13,6 +13,7 @@ from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Ack, Connect, Disconnect, Publish, Subscribe, Topics
 
 KEEP: f.Properties = {f.SESSION_EXPIRY: 1_000}
+LARGE = b" " * 1_500  # after a number: many of these are more than the broker has in memory
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +176,7 @@ def test_a_session_far_behind_reads_from_the_log(logged: Broker) -> None:
     client.subscribe("far/#", qos=1)
     client.disconnect()
     publisher = Mqtt(logged)
-    frames = [Publish(b"far/x", b"%d" % number, 1, packet_id=number % 900 + 1) for number in range(25_000)]
+    frames = [Publish(b"far/x", b"%d" % number + LARGE, 1, packet_id=number % 900 + 1) for number in range(25_000)]
     for begin in range(0, len(frames), 500):
         publisher.tcp.send(b"".join(frame.encode(4) for frame in frames[begin : begin + 500]))
         for _ in range(500):
@@ -198,7 +199,7 @@ def test_a_session_far_behind_gets_topics_and_qualities_in_their_order(logged: B
     publisher = Mqtt(logged)
     for begin in range(0, len(frames), 500):
         part = list(enumerate(frames[begin : begin + 500]))
-        packets = [Publish(name, b"%d" % (begin + at), qos, packet_id=at + 1) for at, (name, qos) in part]
+        packets = [Publish(name, b"%d" % (begin + at) + LARGE, qos, packet_id=at + 1) for at, (name, qos) in part]
         publisher.tcp.send(b"".join(packet.encode(4) for packet in packets))
         for _ in part:
             ack = publisher.expect(Ack)
@@ -217,7 +218,8 @@ def test_a_session_far_behind_gets_topics_and_qualities_in_their_order(logged: B
 def test_a_second_history_while_the_first_is_on_its_way(logged: Broker) -> None:
     publisher = Mqtt(logged)
     for begin in range(0, 24_000, 500):
-        frames = [Publish(b"two/%d" % (at % 2), b"%d" % (begin + at), 1, packet_id=at + 1) for at in range(500)]
+        rows = enumerate(range(begin, begin + 500), 1)
+        frames = [Publish(b"two/%d" % (row % 2), b"%d" % row + LARGE, 1, packet_id=at) for at, row in rows]
         publisher.tcp.send(b"".join(frame.encode(4) for frame in frames))
         for _ in frames:
             publisher.expect(Ack)

@@ -22,7 +22,7 @@ def rows(kept: Recent, cursor: int) -> list[tuple[int, bytes]]:
 
 
 def test_it_gives_back_what_came_since_a_cursor() -> None:
-    kept = Recent(5)
+    kept = Recent(5, 100)
     kept.add(5, turn(b"a", b"b"), 2)
     kept.add(7, turn(b"c"), 1)
     assert (kept.first, kept.next) == (5, 8)
@@ -31,9 +31,8 @@ def test_it_gives_back_what_came_since_a_cursor() -> None:
 
 
 def test_it_is_bounded_in_bytes_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent, "MAX_BYTES", 10)
     monkeypatch.setattr(recent, "MAX_ROWS", 4)
-    kept = Recent(0)
+    kept = Recent(0, 10)
     for offset in range(10):
         kept.add(offset, turn(b"xxx"), 3)
     assert kept.first == 7, "three of three bytes fit into ten"
@@ -45,7 +44,7 @@ def test_it_is_bounded_in_bytes_and_rows(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_gap_in_the_offsets_begins_anew() -> None:
-    kept = Recent(0)
+    kept = Recent(0, 100)
     kept.add(0, turn(b"a"), 1)
     kept.add(5, turn(b"b"), 1)
     assert (kept.first, kept.next) == (5, 6)

@@ -50,10 +50,11 @@ class Commits:
         feed: Delivery,
         release: Callable[[Sequence[Ack]], None],
         refuse: Callable[[Client, bytes, LogError], None],
+        recent_bytes: int,
     ) -> None:
         self.log = log
         self.stats = stats
-        self.recent = Recent(log.next_offset)
+        self.recent = Recent(log.next_offset, recent_bytes)
         self.failed: LogError | None = None
         self._loop = loop
         self._console = console

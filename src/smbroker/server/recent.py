@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 from smbroker.model.message import Columns
 
-MAX_BYTES = 4 << 20  # walking through all of it takes a few milliseconds
-MAX_ROWS = 20_000
+MAX_ROWS = 100_000
 
 
 class Recent:
-    def __init__(self, next_offset: int) -> None:
+    def __init__(self, next_offset: int, most: int) -> None:
+        """`most`: bytes that are kept."""
+        self._most = most
         self.first = next_offset  # the first offset that is here
         self.next = next_offset  # the offset after the last
         self._turns: list[tuple[Columns, int]] = []  # columns, their bytes …
@@ -30,7 +31,7 @@ class Recent:
         self._bases.append(base)
         self._bytes += size
         self.next = base + len(columns)
-        while self._bytes > MAX_BYTES or self.next - self.first > MAX_ROWS:
+        while self._bytes > self._most or self.next - self.first > MAX_ROWS:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:

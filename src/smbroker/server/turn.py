@@ -97,6 +97,7 @@ class Turn:
             feed=self.committed,
             release=self._release,
             refuse=self._not_logged,
+            recent_bytes=self._config.log.recent_bytes,
         )
         self.followers = Followers(self.committed, self.commits, history, self.console, self.later)
         self.sessions = Sessions(self.delivery, self.followers, _limits(self._config))
