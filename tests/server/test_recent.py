@@ -31,6 +31,7 @@ def test_it_gives_back_what_came_since_a_cursor() -> None:
 
 
 def test_it_is_bounded_in_bytes_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, "LEAST_BYTES", 0)
     monkeypatch.setattr(recent, "MAX_ROWS", 4)
     kept = Recent(0, 10)
     for offset in range(10):

@@ -73,7 +73,7 @@ class Desk:
         self._config = config
         self._turn = turn
         self._store = store
-        self._recent = store.commits.recent if store else Recent(0, 0)
+        self._recent = store.commits.recent if store else Recent(0, config.log.recent_bytes)
         self._resting = Resting()
         self._closing = False
         self._streams = 0

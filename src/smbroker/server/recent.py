@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from smbroker.model.message import Columns
 
 MAX_ROWS = 100_000
+LEAST_BYTES = 1_000_000  # streams live from it, also where there is no log
 
 
 class Recent:
     def __init__(self, next_offset: int, most: int) -> None:
-        """`most`: bytes that are kept."""
-        self._most = most
+        """`most`: bytes that are kept; not fewer than LEAST_BYTES."""
+        self._most = max(most, LEAST_BYTES)
         self.first = next_offset  # the first offset that is here
         self.next = next_offset  # the offset after the last
         self._turns: list[tuple[Columns, int]] = []  # columns, their bytes …
