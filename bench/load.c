@@ -233,6 +233,18 @@ void used(struct stream *stream, size_t length)
     memmove(stream->bytes, stream->bytes + length, stream->held);
 }
 
+long take_ready(int watcher, struct stream *(*numbered)(long number), long (*take)(struct stream *stream), long wait_us)
+{
+    long ready[READY], count = 0;
+    int some = watched(watcher, ready, READY, wait_us);
+    for (int i = 0; i < some; i++) {
+        struct stream *one = numbered(ready[i]);
+        read_more(one);
+        count += take(one);
+    }
+    return count;
+}
+
 /* --- the exchange ------------------------------------------------------- */
 
 static int64_t now_ns(void)

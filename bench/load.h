@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 enum {
+    READY = 128,               /* streams or sockets that are told as readable at once */
     BURST = 64,                /* datagrams per system call */
     RECEIVE_BUFFER = 4 << 20,  /* bytes that may wait for a subscriber */
     MAX_SIZE = 400,            /* payload bytes: within every dialect's limits */
@@ -91,6 +92,8 @@ struct stream opened(size_t room);
 /* Reads what is there, if anything; `used` forgets the beginning. */
 void read_more(struct stream *stream);
 void used(struct stream *stream, size_t length);
+/* Reads from those that can be read and has what came taken, which is counted. */
+long take_ready(int watcher, struct stream *(*numbered)(long number), long (*take)(struct stream *stream), long wait_us);
 
 /* Everything after the subscribing; returns the exit status. */
 int run(const struct load *load);

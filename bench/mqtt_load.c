@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 
 enum { CONNACK = 2, PUBLISH = 3, PUBACK = 4, PUBREC = 5, PUBREL = 6, PUBCOMP = 7, SUBACK = 9 };
-enum { TOPIC = 11, ROOM = 1 << 18, OUT = 1 << 16, READY = 128, FILTERS = 500, EACH = 10000, ANSWER_US = 30000000 };
+enum { TOPIC = 11, ROOM = 1 << 18, OUT = 1 << 16, FILTERS = 500, EACH = 10000, ANSWER_US = 30000000 };
 
 static const char ABOUT[] = "MQTT 3.1.1: publishers, subscribers and idle subscriptions over TCP, with a window.";
 static long publishers = 1, subscribers = 1, pairs = 0, topics = 1, qos = 0, window = 10000, exact = 0, wild = 0;
@@ -220,16 +220,15 @@ static long take(struct stream *stream)
     return count;
 }
 
+static struct stream *numbered(long number)
+{
+    return number < publishers ? publishing + number : receiving + (number - publishers);
+}
+
 static long receive(long wait_us)
 {
-    long ready[READY], count = 0;
-    int some = watched(watching, ready, READY, wait_us);
     acknowledged = 0;
-    for (int i = 0; i < some; i++) {
-        struct stream *one = ready[i] < publishers ? publishing + ready[i] : receiving + (ready[i] - publishers);
-        read_more(one);
-        count += take(one);
-    }
+    long count = take_ready(watching, numbered, take, wait_us);
     return subscribers ? count : acknowledged;
 }
 

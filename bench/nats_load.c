@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { ROOM = 1 << 18, OUT = 1 << 16, READY = 128, HEAD = 64, ANSWER_US = 10000000 };
+enum { ROOM = 1 << 18, OUT = 1 << 16, HEAD = 64, ANSWER_US = 10000000 };
 
 static const char ABOUT[] = "NATS: publishers and subscribers over TCP, with a window.";
 static long publishers = 1, subscribers = 1, pairs = 0, window = 10000;
@@ -90,15 +90,14 @@ static long take(struct stream *stream)
     return count;
 }
 
+static struct stream *numbered(long number)
+{
+    return receiving + number;
+}
+
 static long receive(long wait_us)
 {
-    long ready[READY], count = 0;
-    int some = watched(watching, ready, READY, wait_us);
-    for (int i = 0; i < some; i++) {
-        read_more(receiving + ready[i]);
-        count += take(receiving + ready[i]);
-    }
-    return count;
+    return take_ready(watching, numbered, take, wait_us);
 }
 
 int main(int words, char **word)

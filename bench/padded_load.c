@@ -20,7 +20,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { FIELD = 64, HEAD = 3 * FIELD, FRAMES = 128, ROOM = 1 << 18, READY = 128 };
+enum { FIELD = 64, HEAD = 3 * FIELD, FRAMES = 128, ROOM = 1 << 18 };
 enum { ANSWER_US = 30000000, QUIET_US = 100000 };
 
 static const char TITLE[] = "bench/load", PAIR[] = "bench/load/%05ld";
@@ -111,16 +111,15 @@ static long take(struct stream *stream)
     return count;
 }
 
+static struct stream *numbered(long number)
+{
+    return number < publishers ? publishing + number : receiving + (number - publishers);
+}
+
 static long receive(long wait_us)
 {
-    long ready[READY], count = 0;
-    int some = watched(watching, ready, READY, wait_us);
     acknowledged = 0;
-    for (int i = 0; i < some; i++) {
-        struct stream *one = ready[i] < publishers ? publishing + ready[i] : receiving + (ready[i] - publishers);
-        read_more(one);
-        count += take(one);
-    }
+    long count = take_ready(watching, numbered, take, wait_us);
     return subscribers ? count : acknowledged;
 }
 

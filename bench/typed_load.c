@@ -17,7 +17,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { TOPIC = 50, STRING = 3, IDENTITY = 11, SUBSCRIBE = 53, FRAME = 1570, ATTEMPTS = 50, PROBE_MS = 100, READY = 128 };
+enum { TOPIC = 50, STRING = 3, IDENTITY = 11, SUBSCRIBE = 53, FRAME = 1570, ATTEMPTS = 50, PROBE_MS = 100 };
 
 static const char NAME[] = "bench/load", PAIR[] = "bench/load/%05ld";
 static const char ABOUT[] = "typed: publishers over UDP, subscribers over TCP, with a window.";

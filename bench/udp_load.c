@@ -19,7 +19,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { MAX_DATAGRAM = 508, MAX_TOPIC = 64, GROUP = 32, ATTEMPTS = 10, PROBE_MS = 200, READY = 128 };
+enum { MAX_DATAGRAM = 508, MAX_TOPIC = 64, GROUP = 32, ATTEMPTS = 10, PROBE_MS = 200 };
 
 static const struct dialect {
     const char *subscribe, *publish, *delivered; /* the message follows the last two */

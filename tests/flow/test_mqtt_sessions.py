@@ -10,7 +10,7 @@ import pytest
 from flow.house import Broker
 from flow.mqtt import KINDS, VERSIONS, Mqtt, topic
 from smbroker.dialects.mqtt import fields as f
-from smbroker.dialects.mqtt.packets import Ack, Connect, Disconnect, Publish, Subscribe, Topics
+from smbroker.dialects.mqtt.packets import Ack, Connect, Disconnect, Publish, Results, Subscribe, Topics
 
 KEEP: f.Properties = {f.SESSION_EXPIRY: 1_000}
 LARGE = b" " * 1_500  # after a number: many of these are more than the broker has in memory
@@ -213,6 +213,26 @@ def test_a_session_far_behind_gets_topics_and_qualities_in_their_order(logged: B
     assert [(message.topic, message.qos) for message in got] == frames
     assert [int(message.payload) for message in got] == list(range(len(frames)))
     assert not any(message.dup for message in got)
+
+
+def test_who_does_not_acknowledge_still_gets_the_history_of_other_topics(logged: Broker) -> None:
+    """As many as may be in flight, more of which than one piece is not for it in between, then messages with QoS 0."""
+    publisher = Mqtt(logged)
+    for begin in range(0, 12_000, 500):
+        name, payload = (b"stuck/kept", b"") if begin < 1_000 else (b"stuck/other", LARGE)
+        frames = [Publish(name, payload, 1, packet_id=at + 1) for at in range(500)]
+        publisher.tcp.send(b"".join(frame.encode(4) for frame in frames))
+        for _ in frames:
+            publisher.expect(Ack)
+    for number in range(10):
+        publisher.publish("stuck/light", b"%d" % number)
+    publisher.publish("stuck/end", b"", 1)
+    client = Mqtt(logged, version=5)
+    topics = [Topics(b"stuck/kept", 1), Topics(b"stuck/light", 0)]
+    client.send(Subscribe(1, topics, {f.USER: [("smb-replay", "all")]}))
+    assert list(client.expect(Results).codes) == [1, 0]
+    got = [client.expect(Publish).topic for _ in range(1_010)]  # none is acknowledged
+    assert got == [b"stuck/kept"] * 1_000 + [b"stuck/light"] * 10
 
 
 def test_a_second_history_while_the_first_is_on_its_way(logged: Broker) -> None:

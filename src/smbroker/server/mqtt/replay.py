@@ -130,7 +130,10 @@ class Replay:
             return
         rows = 0
         for base, columns in self.commits.recent.since(self.cursor):
-            if rows > STEP_ROWS or not self._offer(columns, range(base, base + len(columns))):
+            if rows > STEP_ROWS:
+                self.wake()
+                return
+            if not self._offer(columns, range(base, base + len(columns))):
                 self._go_on()
                 return
             rows += len(columns)
@@ -139,7 +142,7 @@ class Replay:
         session.pump()
 
     def _go_on(self) -> None:
-        """With another step, unless nothing can be sent before an acknowledgement comes, which wakes it."""
+        """There was no room: with another step, or with the acknowledgement that the next message waits for."""
         session = self.session
         session.pump()
         if session.queue or len(session.inflight) < session.window:
@@ -243,10 +246,13 @@ class Replay:
     def _use(self, piece: Piece) -> None:
         """What there is no room for is kept for the next step."""
         self._piece = piece
-        if self._offer(piece.columns, piece.offsets):
-            self._piece = None
-            self.cursor = max(self.cursor, piece.next)
-        self._go_on()
+        if not self._offer(piece.columns, piece.offsets):
+            self._go_on()
+            return
+        self._piece = None
+        self.cursor = max(self.cursor, piece.next)
+        self.session.pump()
+        self.wake()
 
     def _withdraw(self) -> None:
         """An answer that is on its way will not be taken for one to a later question."""
