@@ -72,14 +72,19 @@ class Lines:
 
 class Broker:
     def __init__(
-        self, *options: str, kinds: tuple[str, ...] = LISTEN, stdin: int = subprocess.PIPE, data: Path | None = None
+        self,
+        *options: str,
+        kinds: tuple[str, ...] = LISTEN,
+        stdin: int = subprocess.PIPE,
+        data: Path | None = None,
+        program: tuple[str | Path, ...] = (BIN / "smbbroker",),
     ) -> None:
         """With `data`, the log and the sessions stay there; otherwise they go with the broker."""
         listen = [word for kind in kinds for word in ("--listen", f"{kind}://127.0.0.1:0")]
         self._scratch = None if data else tempfile.TemporaryDirectory(prefix="smb-test-", ignore_cleanup_errors=True)
         self.data = data or Path(self._scratch.name if self._scratch else "")
         self.process = subprocess.Popen(
-            [BIN / "smbbroker", "--data", self.data, *listen, *options],
+            [*program, "--data", self.data, *listen, *options],
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

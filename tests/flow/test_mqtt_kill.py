@@ -5,6 +5,7 @@ SMB_LONG=1: the full number of rounds.
 
 import os
 import random
+import sys
 import time
 from pathlib import Path
 
@@ -225,6 +226,42 @@ def test_qos_2_is_exactly_once_if_the_broker_ends_twice_before_anybody_returns(t
         assert writer.expect(Ack) == Ack(f.PUBREC, 5)
         assert reader.expect(Ack) == Ack(f.PUBREL, message.packet_id)
         reader.send(Ack(f.PUBCOMP, message.packet_id))
+        assert reader.quiet()
+
+
+SLOW_DISK = """
+import os, sys, time
+from smbroker.cli.broker import main
+from smbroker.log.disk import Disk
+
+def sync_data(self, handle, of=Disk.sync_data):
+    while os.path.exists(sys.argv[2] + "/slow"):
+        time.sleep(0.01)
+    of(self, handle)
+
+Disk.sync_data = sync_data
+sys.exit(main())
+"""
+
+
+def test_qos_2_is_not_released_to_a_client_that_returns_before_that_is_on_disk(tmp_path: Path) -> None:
+    with Broker(kinds=KINDS, data=tmp_path, program=(sys.executable, "-c", SLOW_DISK)) as broker:
+        reader, writer = lasting(broker, "reads"), lasting(broker, "writes")
+        reader.subscribe("t", qos=2)
+        writer.send(Publish(b"t", b"once", 2, packet_id=5))
+        message = reader.expect(Publish)
+        (tmp_path / "slow").touch()
+        reader.send(Ack(f.PUBREC, message.packet_id))
+        assert reader.quiet()
+        reader.drop()
+        reader = lasting(broker, "reads")
+        assert reader.quiet()
+        (tmp_path / "slow").unlink()
+        assert reader.expect(Ack) == Ack(f.PUBREL, message.packet_id)
+        kill(broker)
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        reader = lasting(broker, "reads")
+        assert reader.expect(Ack) == Ack(f.PUBREL, message.packet_id)
         assert reader.quiet()
 
 

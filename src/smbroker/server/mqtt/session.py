@@ -417,13 +417,15 @@ class MqttSession(Session):
     # --- connections ---
 
     def resend(self) -> None:
-        """After a reconnect: what was in flight goes again, in order [MQTT-4.4.0-1]."""
+        """After a reconnect: what was in flight goes again, in order [MQTT-4.4.0-1].
+
+        The note of a PUBREC may not be on disk yet, and its PUBREL must not leave before it is."""
         assert self.connection
         self.aliases.clear()
-        put = self.mqtt.turn.delivery.put
+        turn, put = self.mqtt.turn, self.mqtt.turn.delivery.put
         for number, flight in self.flights():
             if flight.received:
-                put(self.connection, Ack(f.PUBREL, number).encode(self.version))
+                turn.acknowledge(self.connection, Ack(f.PUBREL, number).encode(self.version))
             elif flight.item.offset < 0:
                 allowed = not self.grant.limited or self.grant.subscribes[flight.item.topic]
                 frame = self._frame(flight.item._replace(dup=True), number) if allowed else None
