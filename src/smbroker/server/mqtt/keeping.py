@@ -221,6 +221,13 @@ class MqttKeeping:
         return session
 
 
+def note_of(session: MqttSession, sign: bytes, number: int) -> Note | None:
+    """What must survive with the messages, of a session that lasts."""
+    if not session.lasting or not session.mqtt.turn.commits:
+        return None
+    return FACT, sign + b"%d " % number + session.name.encode()
+
+
 def _ignore(_handle: object) -> None:
     """For callbacks that return nothing."""
 

@@ -416,6 +416,16 @@ class MqttSession(Session):
 
     # --- connections ---
 
+    def go_on(self) -> None:
+        """The client has read what there was."""
+        self.pump()
+        if self.retaining:
+            self.retaining.wake()
+        for share in self.sharing:
+            share.wake()
+        if self.replay and not self.replay.live:
+            self.replay.wake()
+
     def resend(self) -> None:
         """After a reconnect: what was in flight goes again, in order [MQTT-4.4.0-1].
 
