@@ -118,10 +118,10 @@ class Decoder:
         self._left = self._most
         self.again = None
         if self._rest:
-            self._rest += data
-            if len(self._rest) < self._need:
+            if len(self._rest) + len(data) < self._need:
+                self._rest += data
                 return []
-            data = bytes(self._rest)
+            data = b"".join((self._rest, data))
             self._rest = bytearray()
         items: list[Item] = []
         try:
