@@ -154,7 +154,7 @@ class MqttKeeping:
         left = one.expires - now if one.expires else 0.0
         due, will = _will(about, now)
         if will:
-            service.restored_will(one.key[1], will, max(due - now, 0), about.get("user"))
+            service.wills.restored(one.key[1], will, max(due - now, 0), about.get("user"))
         if one.expires and left <= 0:
             self._state.drop_session(one.key)
             return

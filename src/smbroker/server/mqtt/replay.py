@@ -17,7 +17,8 @@ from smbroker.model.message import Columns
 from smbroker.model.topic import Topic
 from smbroker.server.commits import Commits
 from smbroker.server.history import History
-from smbroker.server.mqtt.session import KEPT_IDS, NO_EXTRA, Flight, Item, MqttSession
+from smbroker.server.mqtt.items import NO_EXTRA, Flight, Item
+from smbroker.server.mqtt.session import KEPT_IDS, MqttSession
 from smbroker.server.mqtt.subscriptions import Subscription
 
 if TYPE_CHECKING:

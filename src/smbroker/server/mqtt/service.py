@@ -1,33 +1,23 @@
-"""All MQTT sessions: who connects to which, take-over, expiry, wills, subscriptions and their feeds."""
+"""All MQTT sessions: who connects to which, take-over, expiry, subscriptions and their feeds."""
 
 import time
 from asyncio import TimerHandle
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
-from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Protocol
 
 from smbroker.core.delivery import Delivery
-from smbroker.dialects import mqtt
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Connect, Will
 from smbroker.dialects.mqtt.reasons import (
     CLIENT_ID_NOT_VALID,
-    IMPLEMENTATION,
     QUOTA_EXCEEDED,
     SESSION_TAKEN_OVER,
     Malformed,
 )
-from smbroker.log.questions import Backwards, Failed, Moment, Place
-from smbroker.model.commands import Publish
 from smbroker.model.filter import Filter
-from smbroker.model.grant import EVERYTHING, NOTHING
-from smbroker.model.message import Dialect, Extra, Kind, Origin
-from smbroker.model.rights import Identity, Permit
+from smbroker.model.message import Dialect
 from smbroker.model.topic import Topic
-from smbroker.server.client import Client
-from smbroker.server.commits import Commits
 from smbroker.server.config import MqttConfig
 from smbroker.server.history import History
 from smbroker.server.mqtt.replay import Replay
@@ -35,6 +25,7 @@ from smbroker.server.mqtt.retained import RetainedMessages
 from smbroker.server.mqtt.session import NEVER, MqttSession
 from smbroker.server.mqtt.shared import Share, give_back
 from smbroker.server.mqtt.subscriptions import Subscription, size_of
+from smbroker.server.mqtt.wills import Wills
 from smbroker.server.turn import Turn
 
 if TYPE_CHECKING:
@@ -65,7 +56,7 @@ class Mqtt:
     def __init__(self, turn: Turn, config: MqttConfig, history: History | None, max_subscriptions: int) -> None:
         self.turn = turn
         self.config = config
-        self._history = history
+        self.history = history
         self.max_subscriptions = max_subscriptions
         self._filter_bytes = 0  # of memory for all subscriptions, about
         self.sessions: dict[str, MqttSession] = {}
@@ -75,7 +66,7 @@ class Mqtt:
         turn.retain = self.retained.take
         self._shares: dict[tuple[str, Filter], Share] = {}
         self._expiries: dict[MqttSession, TimerHandle] = {}
-        self._wills: dict[str, tuple[TimerHandle, Callable[[], None]]] = {}
+        self.wills = Wills(turn, self._will_settled)
         self.keeping: Keeping | None = None
 
     # --- connections come ---
@@ -86,7 +77,7 @@ class Mqtt:
         if session and session.connection:
             session.connection.end(SESSION_TAKEN_OVER, "another connection has taken the session over")
             session = self.sessions.get(packet.client)  # it may have ended with its connection
-        self._settle_will(packet.client, publish=packet.clean)
+        self.wills.settle(packet.client, publish=packet.clean)
         if session and packet.clean:
             self.drop(session)
             session = None
@@ -191,7 +182,7 @@ class Mqtt:
         self.here.discard(session)
         session.will = None
         if will:
-            self._send_will(connection, session, will)
+            self.wills.send(connection, session, will)
         if session.sharing:
             self._leave_shares(session)
         if not session.lasting:
@@ -199,7 +190,7 @@ class Mqtt:
             return
         if session.replay:
             session.replay.detach()
-        elif self._history or session.plain:
+        elif self.history or session.plain:
             session.drop_queue(kept=True)
         self._feed_all(session)
         self._expire_later(session)
@@ -214,50 +205,11 @@ class Mqtt:
             if share.lasting and self.keeping:
                 self.keeping.shared(share)
 
-    def _send_will(self, connection: "MqttConnection", session: MqttSession, will: Will) -> None:
-        delay = min(will.properties.get(f.WILL_DELAY, 0), session.expiry)
-        publish = partial(self._publish_will, connection, will)
-        if delay:
-            session.will, session.will_due = will, time.time() + delay
-            self._will_in(delay, session.name, publish)
-        else:
-            publish()
-
-    def _will_in(self, seconds: float, client: str, publish: Callable[[], None]) -> None:
-        timer = self.turn.loop.call_later(seconds, self._settle_will, client)
-        self._wills[client] = timer, publish
-
-    def restored_will(self, client: str, will: Will, seconds: float, user: str | None) -> None:
-        """One that was waiting when the broker ended, or whose client was here when it was killed."""
-        by, access = Client(Origin(Dialect.MQTT, client=client)), self.turn.access
-        by.grant = EVERYTHING
-        if access.on:  # nobody knows any more from where it came: rules by address give it nothing
-            known = user is None or user in access.users.all
-            by.grant = access.rights.grant(Identity(Dialect.MQTT, "", user, client)) if known else NOTHING
-        self._will_in(seconds, client, partial(self._publish_will, by, will))
-
-    def _publish_will(self, connection: Client, will: Will) -> None:
-        extra = Extra(will.qos, will.retain, mqtt.to_pairs(will.properties, time.time()))
-        grant = connection.grant
-        if will.topic.startswith(b"$") or (grant.limited and not grant.publishes[will.topic]):
-            self.turn.stats.dropped["not_allowed"] += 1
-            return
-        message: Publish = (will.topic, will.payload, Kind.BYTES, b"")
-        self.turn.publish_with(connection, message, extra)
-        self.turn.begin()
-
-    def _settle_will(self, client: str, publish: bool = True) -> None:
-        """A will that waits: it is published, or forgotten because the client is back [MQTT-3.1.3-9]."""
-        timer, send = self._wills.pop(client, (None, None))
-        if timer and send:
-            timer.cancel()
-            if publish:
-                send()
-            session = self.sessions.get(client)
-            if session and session.will_due:
-                session.will, session.will_due = None, 0.0
-                if self.keeping and session.lasting:
-                    self.keeping.session(session)
+    def _will_settled(self, client: str) -> None:
+        session = self.sessions.get(client)
+        if session and session.will_due:
+            session.will, session.will_due = None, 0.0
+            self.changed(session)
 
     def _expire_later(self, session: MqttSession) -> None:
         if session.expiry != NEVER:
@@ -270,7 +222,7 @@ class Mqtt:
     def _expired(self, session: MqttSession) -> None:
         self._expiries.pop(session, None)
         if session.connection is None and self.sessions.get(session.name) is session:
-            self._settle_will(session.name)
+            self.wills.settle(session.name)
             self.drop(session)
             self.turn.begin()
 
@@ -333,12 +285,12 @@ class Mqtt:
     def keep(self, session: MqttSession, cursor: int | None = None) -> Replay:
         """From here on the session is fed from the log."""
         assert self.turn.commits
-        assert self._history
+        assert self.history
         for each in session.known.own:
             self.turn.delivery.remove(each.pattern, session)
         start = self.turn.commits.recent.next if cursor is None else cursor
         session.first = 0 if session.lasting else start
-        session.replay = replay = Replay(session, self.turn, self.turn.commits, self._history, start)
+        session.replay = replay = Replay(session, self.turn, self.turn.commits, self.history, start)
         if cursor is None:
             for each in session.known.own:
                 replay.begin(each)
@@ -346,30 +298,6 @@ class Mqtt:
             self._feed_all(session)
             replay.wake()
         return replay
-
-    def replay(self, session: MqttSession, one: Subscription, wanted: str) -> None:
-        """`all`, `from=OFFSET`, `since=ISO TIME` or `last=N`: the history of a subscription before what is new."""
-        if one.share or self.turn.commits is None or self._history is None:
-            text = "there is no history without the log" if not one.share else "a shared subscription has no history"
-            self.unsubscribe(session, one.share, one.pattern)
-            raise Malformed("mqtt_replay", text, IMPLEMENTATION)
-        commits, history = self.turn.commits, self._history
-        try:
-            question = replay_question(wanted, history.new_reading(), commits, one.pattern, session.grant.replay())
-        except ValueError as error:
-            self.unsubscribe(session, one.share, one.pattern)
-            text = f"smb-replay is all, from=OFFSET, since=TIME or last=N, not {wanted}"
-            raise Malformed("mqtt_replay", text, IMPLEMENTATION) from error
-        replay = session.replay or self.keep(session)
-        if isinstance(question, int):
-            replay.go_back(one, question)
-            return
-
-        def placed(answer: Place | Failed) -> None:
-            if session.replay is replay and session.known.all.get(one.key) is one:
-                replay.go_back(one, answer.offset if isinstance(answer, Place) else answer.next)
-
-        history.ask(question, placed)
 
     def unsubscribe(self, session: MqttSession, share: str, pattern: Filter) -> bool:
         one = session.known.all.get((share, pattern))
@@ -402,13 +330,13 @@ class Mqtt:
     def _share(self, session: MqttSession, one: Subscription) -> None:
         share = self._shares.get(one.key)
         if share is None:
-            share = self._shares[one.key] = Share(self.turn, self._history, one.share, one.pattern)
+            share = self._shares[one.key] = Share(self.turn, self.history, one.share, one.pattern)
             self._share_feed.add(one.pattern, share)
         share.join(session, one)
 
     @property
     def _share_feed(self) -> Delivery:
-        return self.turn.committed if self._history else self.turn.delivery
+        return self.turn.committed if self.history else self.turn.delivery
 
     @property
     def shares(self) -> Iterable[Share]:
@@ -436,25 +364,3 @@ class Mqtt:
             feed.add(one.pattern, session)
         else:
             feed.remove(one.pattern, session)
-
-
-def replay_question(
-    wanted: str, reading: int, commits: Commits, pattern: Filter, permit: Permit | None
-) -> int | Moment | Backwards:
-    """Where a replay begins, or the question that tells. Raises ValueError."""
-    word, _, value = wanted.partition("=")
-    first, end = commits.first_offset, commits.recent.next
-    if word == "all" and not value:
-        return first
-    if word == "from":
-        return max(int(value), first)
-    if word == "last":
-        most = int(value)
-        if most < 1:
-            raise ValueError(wanted)
-        return Backwards(reading, first, end, pattern, most, permit)
-    if word == "since":
-        when = datetime.fromisoformat(value)
-        when = when if when.tzinfo else when.replace(tzinfo=UTC)
-        return Moment(reading, round(when.timestamp() * 1e6))
-    raise ValueError(wanted)

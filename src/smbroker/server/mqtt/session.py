@@ -3,6 +3,7 @@
     feed ─► receive ─► queue ─► pump ─► in flight (QoS 1, 2) ─► acknowledged
                                   └───► sent (QoS 0)
 
+What waits is an Item, what is in flight a Flight (`items`); their bytes are made in `frames`.
 A session whose subscriptions all want plain QoS 0 has no queue: it is one of a group that gets the same
 bytes (`core.delivery`). The others take messages themselves. With a log, one with QoS 1 or 2 is *kept*:
 fed from what is committed, by a cursor (`replay`). The packet identifier of a kept message follows from its
@@ -10,18 +11,18 @@ offset, so that it is the same when it is sent again after a crash; the rest hav
 A session that ends with its connection counts from 1.
 """
 
-import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
 from smbroker.core.sessions import Session
-from smbroker.dialects import mqtt
 from smbroker.dialects.mqtt import fields as f
-from smbroker.dialects.mqtt.fields import encode_binary, encode_length, encode_properties, protocol_error
+from smbroker.dialects.mqtt.fields import protocol_error
 from smbroker.dialects.mqtt.packets import Ack, Will
 from smbroker.model.message import Columns, Dialect, Extra, Origin
 from smbroker.model.topic import Topic
+from smbroker.server.mqtt.frames import NO_PROPERTIES, frame_of, head_of
+from smbroker.server.mqtt.items import NO_EXTRA, NO_IDENTIFIERS, Flight, InFlight, Item, whole
 from smbroker.server.mqtt.subscriptions import Subscription, Subscriptions
 
 if TYPE_CHECKING:
@@ -33,38 +34,10 @@ if TYPE_CHECKING:
 
 NEVER = 0xFFFF_FFFF  # session expiry: the session does not expire
 KEPT_IDS = 49_152  # packet identifiers of kept messages are 1 to this, by offset; the rest are above
-NO_EXTRA = Extra()
 ACKNOWLEDGED = Extra(1)  # QoS 1 and nothing else
-NOTHING: tuple[int, ...] = ()
-MAX_HEADS = 1_000  # beginnings of packets that are remembered, and the longest topic in them
 PUBLISH_1 = f.PUBLISH << 4 | 1 << 1  # the first byte with QoS 1
-MAX_ALIASES = 1_000  # topics that get an alias for one client, at most
-
-
-class Item(NamedTuple):
-    offset: int  # -1: it is not in the log, or need not come from there again
-    topic: Topic
-    payload: bytes
-    extra: Extra
-    qos: int
-    retain: bool = False
-    identifiers: tuple[int, ...] = NOTHING
-    dup: bool = False
-    shared: "tuple[Share, int] | None" = None  # of a shared subscription that is fed from the log: that offset
-
-
-class Flight:
-    """A message that was sent and not acknowledged yet."""
-
-    __slots__ = ("item", "received")
-
-    def __init__(self, item: Item, received: bool = False) -> None:
-        self.item = item
-        self.received = received  # QoS 2: PUBREC has come; what is left is PUBREL and PUBCOMP
-
-
-InFlight: TypeAlias = Flight | int
-"""An offset is a message of QoS 1 that is in the log and was sent in a run: nothing else of it is needed."""
+QUEUE = 1_000  # messages, and bytes, that are taken from the log ahead of what a client has acknowledged
+QUEUE_BYTES = 1 << 20
 
 
 class MqttSession(Session):
@@ -183,7 +156,7 @@ class MqttSession(Session):
     ) -> Item:
         if len(found) == 1:
             (one,) = found
-            identifiers = (one.identifier,) if one.identifier else NOTHING
+            identifiers = (one.identifier,) if one.identifier else NO_IDENTIFIERS
             retain = retain or (one.as_published and extra.retain)
             return Item(offset, topic, payload, extra, min(qos, one.qos), retain, identifiers)
         identifiers = tuple(one.identifier for one in found if one.identifier)
@@ -194,7 +167,7 @@ class MqttSession(Session):
         """Into the queue, if there is room."""
         config = self.mqtt.config
         if len(self.queue) >= config.max_queued or self._queued > config.max_queued_bytes:
-            self._undeliverable("queue_full")
+            self.undeliverable("queue_full")
             return
         self.queue.append(item)
         self._queued += len(item.payload)
@@ -237,7 +210,7 @@ class MqttSession(Session):
                     break
             queue.popleft()
             self._queued -= len(item.payload)
-            frame = self._frame(item, number)
+            frame = frame_of(self, item, number)
             if frame is None:
                 if item.shared:
                     item.shared[0].done(item.shared[1])
@@ -263,10 +236,10 @@ class MqttSession(Session):
             return start
         if list(map(columns.extras.get, range(start, end))).count(ACKNOWLEDGED) < count:
             return start
-        heads = {size: self._head(columns.topics[start], size, PUBLISH_1) for size in set(map(len, payloads))}
+        heads = {size: head_of(self, columns.topics[start], size, PUBLISH_1) for size in set(map(len, payloads))}
         if not all(heads.values()):
             return start
-        none = self._none
+        none = NO_PROPERTIES[self.version]
         frames = [heads[len(at)] + to.to_bytes(2, "big") + none + at for to, at in zip(numbers, payloads, strict=True)]
         self.mqtt.turn.delivery.put(connection, b"".join(frames))
         self.mqtt.turn.stats.delivered[Dialect.MQTT] += count
@@ -282,82 +255,7 @@ class MqttSession(Session):
                 return self._last_id
         return 0
 
-    def _frame(self, item: Item, number: int) -> bytes | None:
-        """The PUBLISH, or None if it cannot or need not be sent any more."""
-        extra = item.extra
-        first = f.PUBLISH << 4 | item.dup << 3 | item.qos << 1 | item.retain
-        if not (extra.properties or item.identifiers or self.alias_maximum) and self.max_packet == f.MAX_LENGTH:
-            head = self._head(item.topic, len(item.payload), first)
-            if head:
-                return b"".join((head, number.to_bytes(2, "big") if number else b"", self._none, item.payload))
-        return self._full_frame(item, number, first)
-
-    def _full_frame(self, item: Item, number: int, first: int) -> bytes | None:
-        extra, topic = item.extra, item.topic
-        properties: f.Properties = {}
-        if extra.properties:
-            now = time.time()
-            when = mqtt.expires(extra.properties)
-            if when is not None and when <= now:
-                self._undeliverable("expired")
-                return None
-            if self.version == 5:
-                properties = mqtt.to_properties(extra.properties, now)
-        if b"+" in topic or b"#" in topic:
-            self._undeliverable("topic_wildcard")
-            return None
-        name = topic
-        if self.version == 5:
-            if item.identifiers:
-                properties[f.SUBSCRIPTION_ID] = list(item.identifiers)
-            if self.alias_maximum:
-                name = self._aliased(topic, properties)
-        parts = [
-            encode_binary(name),
-            number.to_bytes(2, "big") if number else b"",
-            encode_properties(properties) if self.version == 5 else b"",
-            item.payload,
-        ]
-        size = sum(map(len, parts))
-        frame = b"".join((bytes((first,)), encode_length(min(size, f.MAX_LENGTH)), *parts))
-        if len(frame) > self.max_packet or size > f.MAX_LENGTH:
-            # "it MUST discard it without sending it" [MQTT-3.1.2-25]
-            if name != topic or f.TOPIC_ALIAS in properties:
-                self.aliases.pop(topic, None)
-            self._undeliverable("too_long")
-            return None
-        return frame
-
-    @property
-    def _none(self) -> bytes:
-        """No properties."""
-        return b"\0" if self.version == 5 else b""
-
-    def _head(self, topic: Topic, size: int, first: int) -> bytes:
-        """What stands before the identifier of such messages; nothing if it is better not to remember it."""
-        heads, key = self.mqtt.heads, (topic, size, first, self.version)
-        head = heads.get(key)
-        if head:
-            return head
-        length = 2 + len(topic) + (2 if first & 6 else 0) + (self.version == 5) + size
-        if b"+" in topic or b"#" in topic or length > f.MAX_LENGTH or len(topic) > MAX_HEADS:
-            return b""
-        if len(heads) >= MAX_HEADS:
-            heads.clear()
-        head = heads[key] = bytes((first,)) + encode_length(length) + encode_binary(topic)
-        return head
-
-    def _aliased(self, topic: Topic, properties: f.Properties) -> bytes:
-        """The topic's name, or nothing if the client knows its alias."""
-        alias = self.aliases.get(topic)
-        if alias is not None:
-            properties[f.TOPIC_ALIAS] = alias
-            return b""
-        if len(self.aliases) < min(self.alias_maximum, MAX_ALIASES):
-            properties[f.TOPIC_ALIAS] = self.aliases[topic] = len(self.aliases) + 1
-        return topic
-
-    def _undeliverable(self, reason: str) -> None:
+    def undeliverable(self, reason: str) -> None:
         self.mqtt.turn.stats.undeliverable[Dialect.MQTT, reason] += 1
 
     # --- what the client says to it ---
@@ -383,11 +281,11 @@ class MqttSession(Session):
 
     def flight(self, number: int) -> Flight | None:
         found = self.inflight.get(number)
-        return _whole(found) if isinstance(found, int) else found
+        return whole(found) if isinstance(found, int) else found
 
     def flights(self) -> list[tuple[int, Flight]]:
         """All in flight, with their numbers, in the order of sending."""
-        return [(number, _whole(one) if isinstance(one, int) else one) for number, one in self.inflight.items()]
+        return [(number, whole(one) if isinstance(one, int) else one) for number, one in self.inflight.items()]
 
     def received(self, number: int) -> Flight | None:
         """PUBREC: from here on only PUBREL is sent again."""
@@ -438,7 +336,7 @@ class MqttSession(Session):
                 turn.acknowledge(self.connection, Ack(f.PUBREL, number).encode(self.version))
             elif flight.item.offset < 0:
                 allowed = not self.grant.limited or self.grant.subscribes[flight.item.topic]
-                frame = self._frame(flight.item._replace(dup=True), number) if allowed else None
+                frame = frame_of(self, flight.item._replace(dup=True), number) if allowed else None
                 if frame is None:
                     del self.inflight[number]
                     if flight.item.shared and not allowed:
@@ -458,11 +356,3 @@ class MqttSession(Session):
     def drop_queue(self, *, kept: bool) -> None:
         """Forgets what waits; with `kept` just what comes from the log again."""
         self.requeue(item for item in self.queue if kept and item.qos and item.offset < 0)
-
-
-def _whole(offset: int) -> Flight:
-    return Flight(Item(offset, b"", b"", NO_EXTRA, 1))
-
-
-QUEUE = 1_000  # messages, and bytes, that are taken from the log ahead of what a client has acknowledged
-QUEUE_BYTES = 1 << 20

@@ -20,7 +20,8 @@ from smbroker.model.filter import Filter, matches
 from smbroker.model.grant import EVERYTHING
 from smbroker.model.message import Columns, Dialect
 from smbroker.model.topic import Topic
-from smbroker.server.mqtt.session import Flight, Item, MqttSession
+from smbroker.server.mqtt.items import Flight, Item
+from smbroker.server.mqtt.session import MqttSession
 from smbroker.server.mqtt.subscriptions import Subscription
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from smbroker.dialects.mqtt.packets import Results, Subscribe, Topics, Unsubscri
 from smbroker.dialects.mqtt.reasons import NO_SUBSCRIPTION_EXISTED, NOT_AUTHORIZED, PROTOCOL_ERROR, UNSPECIFIED
 from smbroker.model.errors import Refused
 from smbroker.model.grant import Grant
+from smbroker.server.mqtt.going_back import go_back
 from smbroker.server.mqtt.retaining import Retaining
 from smbroker.server.mqtt.session import MqttSession
 from smbroker.server.mqtt.subscriptions import Subscription
@@ -33,7 +34,7 @@ def subscribe(connection: "MqttConnection", packet: Subscribe) -> None:
             _check_rights(connection.grant, one, wanted)
             new = service.subscribe(session, one)
             if wanted is not None:
-                service.replay(session, one, wanted)
+                go_back(service, session, one, wanted)
         except Malformed as error:
             if error.reason == PROTOCOL_ERROR:
                 raise

@@ -1,0 +1,42 @@
+"""A message on its way to an MQTT client: as it waits in the session's queue, and once it was sent."""
+
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from smbroker.model.message import Extra
+from smbroker.model.topic import Topic
+
+if TYPE_CHECKING:
+    from smbroker.server.mqtt.shared import Share
+
+NO_EXTRA = Extra()
+NO_IDENTIFIERS: tuple[int, ...] = ()
+
+
+class Item(NamedTuple):
+    offset: int  # -1: it is not in the log, or need not come from there again
+    topic: Topic
+    payload: bytes
+    extra: Extra
+    qos: int
+    retain: bool = False
+    identifiers: tuple[int, ...] = NO_IDENTIFIERS
+    dup: bool = False
+    shared: "tuple[Share, int] | None" = None  # of a shared subscription that is fed from the log: that offset
+
+
+class Flight:
+    """A message that was sent and not acknowledged yet."""
+
+    __slots__ = ("item", "received")
+
+    def __init__(self, item: Item, received: bool = False) -> None:
+        self.item = item
+        self.received = received  # QoS 2: PUBREC has come; what is left is PUBREL and PUBCOMP
+
+
+InFlight: TypeAlias = Flight | int
+"""An offset is a message of QoS 1 that is in the log and was sent in a run: nothing else of it is needed."""
+
+
+def whole(offset: int) -> Flight:
+    return Flight(Item(offset, b"", b"", NO_EXTRA, 1))
