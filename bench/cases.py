@@ -11,13 +11,14 @@ from functools import partial
 import inside
 import lasting
 import sparking
-from loads import Load, measured
+from loads import Load, up
 from rounds import COST, Case, Figure, Ratio, Side, Wanted
 from servers import AMQTT, MOSQUITTO, NATS, RELAY, Broker, Peer, Server
 
 
-def load(name: str, server: Server, program: str, **settings: int) -> Side:
-    return Side(name, partial(measured, server, Load(program, settings)))
+def load(name: str, server: Server, program: str, longer: int = 1, **settings: int) -> Side:
+    """`longer`: so many times the piece of others."""
+    return Side(name, up=partial(up, server, Load(program, settings, longer)))
 
 
 QUIET_UDP = Broker("udp", log=False)
@@ -63,7 +64,7 @@ def latency(rate: int, *, full: bool = False) -> Case:
         f"latency-{rate}",
         f"time to the subscriber at {rate:,} messages/s offered, 1 → 1, QoS 0",
         tuple(
-            load(name, server, "nats_load" if server is NATS else "mqtt_load", rate=rate, window=100_000)
+            load(name, server, "nats_load" if server is NATS else "mqtt_load", rate=rate, window=100_000, longer=4)
             for name, server in sides
         ),
         tuple(

@@ -1,19 +1,18 @@
 """What takes long or many: idle connections, and the soak."""
 
-import json
 import shutil
 import socket
-import subprocess
 import threading
 import time
 from pathlib import Path
 from statistics import median
 
-from loads import Load, Meter, generated, go_on, heard
+from loads import Generator, Load, Meter
 from rounds import Bench, Run, RunFailed
-from servers import BUILD, Broker, Server, started
+from servers import Broker, Server, started
 
 CONNECTIONS = 2_000
+MOST_MS = 2_000  # to find out what the broker can do, before the soak
 PARTS = 10  # of the soak; the first and the last are compared
 WINDOW = 2_000
 CHURN = 0.05  # seconds between clients that come and go
@@ -79,7 +78,8 @@ def soak(bench: Bench) -> Run:
     try:
         with started(server, directory) as (pid, port):
             meter = Meter(pid, server.log_in(directory))
-            most, _, _ = generated(Load("mqtt_load", {"qos": 1, "window": WINDOW}), port, meter, bench)
+            with Generator(Load("mqtt_load", {"qos": 1, "window": WINDOW}), port, bench.scale.warm_ms, MOST_MS) as best:
+                most = best.go()
             rate = int(most["received"] / most["seconds"] / 2)
             comers, logged = Comers(port), meter.logged
             runs = []
@@ -108,21 +108,6 @@ def soak(bench: Bench) -> Run:
 
 
 def part_of(port: int, rate: int, seconds: float) -> Run:
-    settings = {
-        "port": port,
-        "qos": 1,
-        "rate": rate,
-        "window": 50_000,
-        "warm_ms": 0,
-        "run_ms": max(int(seconds * 1000), 200),
-    }
-    command = [str(BUILD / "mqtt_load"), *(f"{name}={value}" for name, value in settings.items())]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process:
-        try:
-            heard(process)
-            go_on(process)
-            run: Run = json.loads(heard(process))
-        finally:
-            process.kill()
-    return run
+    load = Load("mqtt_load", {"qos": 1, "rate": rate, "window": 50_000})
+    with Generator(load, port, 0, max(int(seconds * 1000), 200)) as generator:
+        return generator.go()

@@ -334,8 +334,6 @@ static struct tally exchange(const struct load *load, long ms)
     double cpu = cpu_seconds();
     int64_t now = now_ns(), stop = now + ms * NS_PER_MS, heard = now;
     struct tally tally = {.begin = now, .end = now};
-    memset(times, 0, sizeof times);
-    timed = 0;
     while (now < stop || under_way(load, &tally)) {
         if (now < stop)
             tally.sent += send_some(load, &tally, now);
@@ -354,27 +352,40 @@ static struct tally exchange(const struct load *load, long ms)
     return tally;
 }
 
-static void wait_for_a_line(void)
+/* Whether there was one. */
+static bool wait_for_a_line(void)
 {
     int byte;
     fflush(stdout);
     do
         byte = getchar();
     while (byte != '\n' && byte != EOF);
+    return byte != EOF;
 }
 
 int run(const struct load *load)
 {
     prctl(PR_SET_TIMERSLACK, 1000UL); /* nanoseconds: what is due leaves when it is due */
     exchange(load, warm_ms);
+    memset(times, 0, sizeof times);
+    timed = 0;
     puts("prepared");
     wait_for_a_line();
-    struct tally tally = exchange(load, run_ms);
-    printf("{\"sent\": %ld, \"received\": %ld, \"lost\": %ld, \"seconds\": %.6f, \"generator_cpu_s\": %.6f", tally.sent,
-           tally.received, tally.lost, (tally.end - tally.begin) / 1e9, tally.cpu);
-    if (timed)
-        printf(", \"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f", within(500000), within(990000), within(999000));
-    puts("}");
-    wait_for_a_line();
+    long sent = 0, received = 0, lost = 0;
+    double seconds = 0, cpu = 0;
+    do {
+        struct tally tally = exchange(load, run_ms);
+        sent += tally.sent;
+        received += tally.received;
+        lost += tally.lost;
+        seconds += (tally.end - tally.begin) / 1e9;
+        cpu += tally.cpu;
+        printf("{\"sent\": %ld, \"received\": %ld, \"lost\": %ld, \"seconds\": %.6f, \"generator_cpu_s\": %.6f", sent,
+               received, lost, seconds, cpu);
+        if (timed)
+            printf(", \"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f", within(500000), within(990000),
+                   within(999000));
+        puts("}");
+    } while (wait_for_a_line());
     return 0;
 }

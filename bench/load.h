@@ -7,10 +7,10 @@
  * With a `rate` messages leave when they are due, and how long each answer took is counted from then: a
  * server that stalls is charged for all that was due meanwhile.
  *
- *   subscribe, warm up ─► "prepared", wait for a line ─► exchange ─► a line of JSON, wait for a line
+ *   subscribe, warm up ─► "prepared", wait for a line ─► exchange ─► a line of JSON, wait for a line ─► exchange …
  *
- * The two waits let whoever measures read the server's processor time right around the exchange;
- * with </dev/null there are none. Exit status: 0, or 1 with the reason on standard error. */
+ * The waits let whoever measures read the server's processor time right around an exchange, and have several
+ * generators go in turns. The JSON tells of all exchanges so far. With </dev/null there is one. Exit status: 0, or 1 with the reason on standard error. */
 #ifndef LOAD_H
 #define LOAD_H
 

@@ -4,14 +4,16 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Timer
 from typing import NamedTuple
 
 from rounds import COST, CPU, OUT, Bench, Run, RunFailed
-from servers import BUILD, Server, machine_seconds, processor_seconds, started
+from servers import BUILD, Server, machine_seconds, processor_seconds, settle, started
 
 from smbroker.log.reader import LogReader
 
@@ -26,7 +28,9 @@ SOURCES = {
     "plain_relay": ("plain_relay.c",),
 }
 FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra")
-PREPARE_LIMIT = 60.0  # seconds for subscribing, and for what is under way at the end
+LIMIT = 60.0  # seconds for subscribing, and for what is under way at the end of a piece
+GATHERED = 10_000  # messages that a broker may gather for a moment before it writes them
+LOG_LIMIT = 5.0  # seconds that a log may go on writing and sealing before others have their turn
 
 
 def trouble(with_loads: bool) -> str:
@@ -58,6 +62,7 @@ def build(directory: Path, flags: tuple[str, ...] = FLAGS) -> None:
 class Load:
     program: str
     settings: Mapping[str, int] = field(default_factory=dict)
+    longer: int = 1
 
 
 class Meter:
@@ -68,7 +73,24 @@ class Meter:
         self._reader = LogReader(log) if log else None
 
     def read(self) -> "Reading":
-        return Reading(processor_seconds(self._pid), machine_seconds(), self.logged)
+        return Reading(processor_seconds(self._pid), machine_seconds())
+
+    @property
+    def has_log(self) -> bool:
+        return self._reader is not None
+
+    def wait_for(self, offset: int) -> None:
+        """Until the log, if there is one, has come so far."""
+        deadline = time.monotonic() + LIMIT
+        while self.has_log and self.logged < offset:
+            if time.monotonic() > deadline:
+                raise RunFailed("the log does not come to have what was sent")
+            time.sleep(0.001)
+
+    def settle(self) -> None:
+        """Until nothing is written or sealed: that would be others' time."""
+        if self.has_log:
+            settle(self._pid, time.monotonic() + LOG_LIMIT)
 
     @property
     def logged(self) -> int:
@@ -79,69 +101,110 @@ class Meter:
 class Reading(NamedTuple):
     server: float
     machine: float
-    logged: int
 
 
-def measured(server: Server, load: Load, bench: Bench) -> Run:
-    """A fresh server, one run, the server's end; then the log, if there is one, must hold what was sent."""
+@contextmanager
+def up(server: Server, load: Load, bench: Bench) -> Iterator["Sitting"]:
+    """A fresh server under load, a piece at a time; after its end the log, if there is one, must hold what was sent."""
     directory = bench.new_directory()
     try:
-        with started(server, directory) as (pid, port):
-            meter = Meter(pid, server.log_in(directory))
-            line, before, after = generated(load, port, meter, bench)
-        run = figures(line, before, after)
-        if server.log and meter.logged < before.logged + run["sent"]:
-            raise RunFailed(f"of {run['sent']:,} messages the log holds {meter.logged - before.logged:,}")
-        return run
+        with (
+            started(server, directory) as (pid, port),
+            Generator(load, port, bench.scale.warm_ms, bench.scale.piece_ms * load.longer) as generator,
+        ):
+            sitting = Sitting(generator, Meter(pid, server.log_in(directory)))
+            yield sitting
+        sitting.check_log()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def generated(load: Load, port: int, meter: Meter, bench: Bench) -> tuple[Run, Reading, Reading]:
-    """The generator's own line, and what the meter showed before and after."""
-    scale = bench.scale
-    settings = {"port": port, "warm_ms": scale.warm_ms, "run_ms": scale.run_ms, **load.settings}
-    command = [str(BUILD / load.program), *(f"{name}={value}" for name, value in settings.items())]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
-    limit = Timer(PREPARE_LIMIT + scale.run_ms / 1e3, process.kill)
-    limit.start()
-    with process:
+class Sitting:
+    def __init__(self, generator: "Generator", meter: Meter) -> None:
+        self._generator, self._meter = generator, meter
+        self._logged = meter.logged
+        self._line: Run = {}
+        self._used = Reading(0.0, 0.0)
+        self._late = 0.0  # seconds until the log had it
+
+    def go(self) -> None:
+        """With a log it ends when the log has what was sent: a rate is one that lasts."""
+        before = self._meter.read()
+        self._line = self._generator.go()
+        ended = time.perf_counter()
+        self._meter.wait_for(self._logged + self._line["sent"] - GATHERED)
+        self._late += time.perf_counter() - ended
+        pairs = zip(self._used, self._meter.read(), before, strict=True)
+        self._used = Reading(*(used + now - then for used, now, then in pairs))
+        self._meter.settle()
+
+    def check_log(self) -> None:
+        sent, logged = self._line.get("sent", 0), self._meter.logged - self._logged
+        if self._meter.has_log and logged < sent:
+            raise RunFailed(f"of {sent:,} messages the log holds {logged:,}")
+
+    def figures(self) -> Run:
+        return figures({**self._line, "seconds": self._line["seconds"] + self._late}, self._used)
+
+
+class Generator:
+    """A load generator that has subscribed and warmed up, and goes when it is told."""
+
+    def __init__(self, load: Load, port: int, warm_ms: int, run_ms: int) -> None:
+        settings = {"port": port, "warm_ms": warm_ms, "run_ms": run_ms, **load.settings}
+        command = [str(BUILD / load.program), *(f"{name}={value}" for name, value in settings.items())]
+        self._limit = LIMIT + run_ms / 1e3
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+
+    def __enter__(self) -> "Generator":
         try:
-            heard(process)
-            before = meter.read()
-            go_on(process)
-            line = json.loads(heard(process))
-            after = meter.read()
-        finally:
-            limit.cancel()
-            process.kill()
-    if not line["received"]:
-        raise RunFailed("nothing was received")
-    return line, before, after
+            self._heard()
+        except RunFailed:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def go(self) -> Run:
+        """What it has done so far, in all."""
+        self.begin()
+        return self.done()
+
+    def begin(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+
+    def done(self) -> Run:
+        line: Run = json.loads(self._heard())
+        if not line["received"]:
+            raise RunFailed("nothing was received")
+        return line
+
+    def _heard(self) -> bytes:
+        assert self._process.stdout
+        assert self._process.stderr
+        limit = Timer(self._limit, self._process.kill)
+        limit.start()
+        line = self._process.stdout.readline()
+        limit.cancel()
+        if not line:
+            raise RunFailed(self._process.stderr.read().decode(errors="replace").strip() or "it took too long")
+        return line
+
+    def _end(self) -> None:
+        self._process.kill()
+        with self._process:
+            pass
 
 
-def heard(process: subprocess.Popen[bytes]) -> bytes:
-    assert process.stdout
-    assert process.stderr
-    line = process.stdout.readline()
-    if not line:
-        raise RunFailed(process.stderr.read().decode(errors="replace").strip() or "the generator took too long")
-    return line
-
-
-def go_on(process: subprocess.Popen[bytes]) -> None:
-    assert process.stdin
-    process.stdin.write(b"\n")
-    process.stdin.flush()
-
-
-def figures(run: Run, before: Reading, after: Reading) -> Run:
+def figures(run: Run, used: Reading) -> Run:
     """An answer is a delivery or an acknowledgement."""
-    seconds, received = run["seconds"], run["received"]
-    server_cpu = after.server - before.server
-    others = after.machine - before.machine - server_cpu - run["generator_cpu_s"]
+    seconds, received, server_cpu = run["seconds"], run["received"], used.server
+    others = used.machine - server_cpu - run["generator_cpu_s"]
     return {
         **run,
         "in_per_s": run["sent"] / seconds,
@@ -153,5 +216,4 @@ def figures(run: Run, before: Reading, after: Reading) -> Run:
         "server_share": server_cpu / seconds,
         "generator_share": run["generator_cpu_s"] / seconds,
         "others_share": max(0.0, others) / seconds,
-        "logged_share": (after.logged - before.logged) / run["sent"],
     }

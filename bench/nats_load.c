@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { ROOM = 1 << 18, OUT = 1 << 16, HEAD = 64, ANSWER_US = 10000000 };
+enum { ROOM = 1 << 18, OUT = 1 << 16, HEAD = 64, PING = 6, ANSWER_US = 10000000 };
 
 static const char ABOUT[] = "NATS: publishers and subscribers over TCP, with a window.";
 static long publishers = 1, subscribers = 1, pairs = 0, window = 10000;
@@ -77,16 +77,28 @@ static void send_messages(long count)
     in_turn(publishers, count, send_by);
 }
 
+/* Between messages the server may ask whether the client is alive. */
 static long take(struct stream *stream)
 {
-    long count = stream->held / delivery;
-    for (long i = 0; i < count; i++) {
-        if (memcmp(stream->bytes + i * delivery, "MSG ", 4))
-            fail("not a message: %.20s", stream->bytes + i * delivery);
+    long count = 0;
+    size_t at = 0;
+    while (stream->held - at >= PING) {
+        const char *next = stream->bytes + at;
+        if (!memcmp(next, "PING\r\n", PING)) {
+            send_whole(stream->fd, "PONG\r\n", PING);
+            at += PING;
+            continue;
+        }
+        if (memcmp(next, "MSG ", 4))
+            fail("not a message: %.20s", next);
+        if (stream->held - at < delivery)
+            break;
+        at += delivery;
+        count++;
         if (rate)
-            took(stream->bytes + (i + 1) * delivery - size - 2);
+            took(stream->bytes + at - size - 2);
     }
-    used(stream, count * delivery);
+    used(stream, at);
     return count;
 }
 

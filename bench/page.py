@@ -15,7 +15,6 @@ import http.client
 import json
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -110,17 +109,10 @@ def asked(port: int, path: str) -> dict:
 @contextmanager
 def flowing(port: int, seconds: float, **settings: int) -> Iterator[Callable[[], dict]]:
     """Messages for so long; gives what tells, at their end, how many there were."""
-    words = {"port": port, "run_ms": int(seconds * 1000), "warm_ms": 500, "topics": TOPICS, **settings}
-    command = [str(loads.BUILD / "mqtt_load"), *(f"{name}={value}" for name, value in words.items())]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
-    try:
-        loads.heard(process)
-        loads.go_on(process)
-        yield lambda: json.loads(loads.heard(process))
-    finally:
-        process.kill()
-        process.wait()
+    load = loads.Load("mqtt_load", {"topics": TOPICS, **settings})
+    with loads.Generator(load, port, 500, int(seconds * 1000)) as generator:
+        generator.begin()
+        yield generator.done
 
 
 # --- cost ---

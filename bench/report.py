@@ -8,12 +8,10 @@ from pathlib import Path
 from rounds import COST, CPU, OUT, Bench, Case, Figure, Spread, Wanted, shown
 
 GENERATOR_LIMIT = 0.95  # of a core: above it the generator was the limit, not the server
-LOGGED_LEAST = 0.9  # of the messages sent: below it the log fell behind during the run
 OTHERS_LIMIT = 0.05  # of a core: above it the run was disturbed
 WHAT = {OUT: "rate", COST: "time of a message", "p99_us": "p99"}
 NOTES = """\
 `†` the generator used up its core: the server could do more; compare its CPU instead.
-`‡` the log fell behind during the run and was still writing after it: this rate would not last.
 `*` other programs took more than 5 % of a core during a run: measure again on a quiet machine.
 In brackets: least and most of all rounds. Believe a difference only where that range leaves out 1."""
 
@@ -28,7 +26,8 @@ def about(bench: Bench, directory: Path) -> dict:
         "filesystem": filesystem(directory),
         "load_before": os.getloadavg()[0],
         "rounds": bench.rounds,
-        "run_ms": scale.run_ms,
+        "pieces": scale.pieces,
+        "piece_ms": scale.piece_ms,
         "history": scale.history,
     }
 
@@ -63,7 +62,7 @@ def markdown(cases: Sequence[Case], results: Sequence[dict], about: dict) -> str
 def headline(about: dict) -> str:
     return (
         f"{about['cores']} cores ({about['processor']}), Linux {about['kernel']}, Python {about['python']}, "
-        f"logs on {about['filesystem']}; rounds: {about['rounds']}, runs of {about['run_ms'] / 1000:g} s, "
+        f"logs on {about['filesystem']}; rounds: {about['rounds']}, of {about['pieces']} times {about['piece_ms']} ms, "
         f"payloads of 64 bytes where nothing else is said; load before the start {about['load_before']:.1f}"
     )
 
@@ -87,7 +86,6 @@ def load_row(name: str, side: dict, failed: str | None) -> list[str]:
         return [name, side["name"], f"failed: {failed}", *[""] * 5]
     middle = {key: each["median"] for key, each in side["spread"].items()}
     marks = "†" * (middle["generator_share"] > GENERATOR_LIMIT)
-    marks += "‡" * (0 < middle["logged_share"] < LOGGED_LEAST)
     marks += "*" * (side["spread"]["others_share"]["most"] > OTHERS_LIMIT)
     return [
         name,

@@ -1,14 +1,16 @@
 """Rounds: the sides of a case take turns (A, B, A, B, …), and a ratio is the median of the rounds' ratios.
 
 Two runs side by side in time share whatever else the machine was doing, so their ratio is worth more
-than that of two medians.
+than that of two medians. For the same reason a run under load is made of short pieces: all sides are up, and
+one has its piece after the other, several times.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from smbroker.model.errors import LogError
 
@@ -28,14 +30,15 @@ class RunFailed(Exception):
 class Scale:
     rounds: int
     warm_ms: int
-    run_ms: int
+    pieces: int  # of a run under load
+    piece_ms: int
     appended: int  # messages of log-append
     history: int  # messages of the log that history is asked of
 
 
-USUAL = Scale(3, 300, 1_000, 1_000_000, 1_000_000)
-QUICK = Scale(1, 100, 300, 100_000, 100_000)
-FULL = Scale(5, 300, 2_000, 1_000_000, 10_000_000)
+USUAL = Scale(3, 300, 5, 250, 1_000_000, 1_000_000)
+QUICK = Scale(1, 100, 2, 150, 100_000, 100_000)
+FULL = Scale(5, 300, 8, 250, 1_000_000, 10_000_000)
 
 
 @dataclass
@@ -65,10 +68,23 @@ class Wanted:
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
 
+class Sitting(Protocol):
+    """A server and its load, both up."""
+
+    def go(self) -> None:
+        """Another piece of the run."""
+
+    def figures(self) -> Run:
+        """Of all pieces, after the end."""
+
+
 @dataclass(frozen=True)
 class Side:
+    """Has one of the two: `up` if it can go in pieces."""
+
     name: str
-    run: Callable[[Bench], Run]
+    run: Callable[[Bench], Run] | None = None
+    up: Callable[[Bench], AbstractContextManager[Sitting]] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,17 +126,12 @@ def run_case(bench: Bench, case: Case) -> dict:
     failed: dict[str, str] = {}
     key = case.figures[0].key if case.figures else OUT
     for number in range(1, bench.rounds + 1):
-        for side in case.sides:
-            if side.name in failed:
-                continue
-            try:
-                run = side.run(bench)
-            except (RunFailed, LogError, OSError, ImportError) as failure:
-                failed[side.name] = str(failure)
-                bench.say(f"  round {number}/{bench.rounds}  {side.name}: failed: {failure}")
-            else:
-                runs[side.name].append(run)
-                bench.say(f"  round {number}/{bench.rounds}  {side.name}: {shown(run[key])} {key}")
+        before = set(failed)
+        for name, run in one_round(bench, case, failed).items():
+            runs[name].append(run)
+            bench.say(f"  round {number}/{bench.rounds}  {name}: {shown(run[key])} {key}")
+        for name in failed.keys() - before:
+            bench.say(f"  round {number}/{bench.rounds}  {name}: failed: {failed[name]}")
     return {
         "name": case.name,
         "title": case.title,
@@ -135,6 +146,38 @@ def run_case(bench: Bench, case: Case) -> dict:
             if ratio.over not in failed and ratio.under not in failed
         ],
     }
+
+
+def one_round(bench: Bench, case: Case, failed: dict[str, str]) -> dict[str, Run]:
+    """Of the sides that do not fail; why others did is put into `failed`."""
+    sides = [side for side in case.sides if side.name not in failed]
+    runs: dict[str, Run] = {}
+    sittings: dict[str, Sitting] = {}
+    stacks = {side.name: ExitStack() for side in sides}
+    try:
+        for side in sides:
+            with noted(failed, side.name):
+                if side.run:
+                    runs[side.name] = side.run(bench)
+                elif side.up:
+                    sittings[side.name] = stacks[side.name].enter_context(side.up(bench))
+        for _ in range(bench.scale.pieces):
+            for name in [name for name in sittings if name not in failed]:
+                with noted(failed, name):
+                    sittings[name].go()
+    finally:
+        for name, stack in stacks.items():
+            with noted(failed, name):
+                stack.close()
+    return runs | {name: sitting.figures() for name, sitting in sittings.items() if name not in failed}
+
+
+@contextmanager
+def noted(failed: dict[str, str], name: str) -> Iterator[None]:
+    try:
+        yield
+    except (RunFailed, LogError, OSError, ImportError) as failure:
+        failed.setdefault(name, str(failure))
 
 
 def shown(value: float) -> str:
