@@ -4,7 +4,7 @@
                                                   └──────► flush: one write per outbox ◄──────┘
 
 Everything that one pass of the event loop reads belongs to one turn. Publishes collect as columns;
-a command that changes who is subscribed first settles what came before it, so that order holds
+a command that changes who is subscribed (`commands`) first settles what came before it, so that order holds
 across clients. The turn ends with one flush of every outbox that got something. Delivery does not
 wait for the log; acknowledgements do. Without a log they leave at once.
 """
@@ -19,17 +19,7 @@ from smbroker.core.sessions import Limits, Session, Sessions
 from smbroker.dialects import mqtt, padded, pipe, semicolon, soh, typed
 from smbroker.log.format import Note
 from smbroker.log.log import Log
-from smbroker.model.commands import (
-    Alive,
-    Answer,
-    Command,
-    Identify,
-    Leave,
-    Publish,
-    Reject,
-    Subscribe,
-    Unsubscribe,
-)
+from smbroker.model.commands import Command, Publish
 from smbroker.model.errors import LogError, ProtocolError, Refused, SmbError
 from smbroker.model.framing import FramerOf
 from smbroker.model.message import Columns, Dialect, Extra, Kind
@@ -37,6 +27,7 @@ from smbroker.model.stats import Stats
 from smbroker.model.topic import Topic
 from smbroker.server.access import Access
 from smbroker.server.client import Client
+from smbroker.server.commands import HANDLERS, tell_semicolon
 from smbroker.server.commits import Ack, Commits, Told
 from smbroker.server.config import Config
 from smbroker.server.console import Console, printable
@@ -63,7 +54,7 @@ class Turn:
     def __init__(self, loop: AbstractEventLoop, config: Config, console: Console, access: Access | None = None) -> None:
         self.loop = loop
         self.access = access or Access(config)
-        self._config = config
+        self.config = config
         self._max_payload = config.max_payload
         self.console = console
         self.stats = Stats()
@@ -82,7 +73,7 @@ class Turn:
         self._lone = False  # the last turn that waited had one
         self._at_once = 0  # turns since then that did not wait
         self._later: list[Callable[[], None]] = []
-        self._told_no_log: set[Dialect] = set()
+        self.told_no_log: set[Dialect] = set()
         self.relayed: Callable[[Columns], None] | None = None  # without a log: hears what was delivered
         self._console_timer: TimerHandle | None = None
         self.drop_semicolon = False  # SIGUSR1: the next semicolon subscribe first drops the others
@@ -97,10 +88,10 @@ class Turn:
             feed=self.committed,
             release=self._release,
             refuse=self._not_logged,
-            recent_bytes=self._config.log.recent_bytes,
+            recent_bytes=self.config.log.recent_bytes,
         )
         self.followers = Followers(self.committed, self.commits, history, self.console, self.later)
-        self.sessions = Sessions(self.delivery, self.followers, _limits(self._config))
+        self.sessions = Sessions(self.delivery, self.followers, _limits(self.config))
         return self.followers
 
     def rights_changed(self) -> None:
@@ -375,107 +366,11 @@ class Turn:
             client.paid()
         self.begin()
 
-    def _subscribe(self, client: Client, command: Subscribe) -> None:
-        client.grant.check_subscribe(command.filter)
-        self.settle()
-        is_semicolon = client.origin.dialect is Dialect.SEMICOLON
-        if is_semicolon and self.drop_semicolon:
-            self.drop_semicolon = False
-            self.sessions.forget_semicolon()
-        session = client.session
-        if session is None:
-            session = client.new_session()
-            session.outbox = client
-        session.grant = client.grant
-        new = self.sessions.subscribe(session, command.filter, command.keep)
-        client.session = session
-        if self.commits is None and (command.keep or session.dialect is Dialect.PADDED):
-            self._tell_no_log(session.dialect)
-        if command.reply:
-            self.delivery.put(client, command.reply)
-        if new and is_semicolon:
-            self._tell_semicolon()
-
-    def _tell_no_log(self, dialect: Dialect) -> None:
-        """Once for each dialect: what its subscribers expect and cannot have."""
-        what = {
-            Dialect.PADDED: "subscribers get no history",
-            Dialect.TYPED: "sf 1 keeps nothing while a client is away",
-        }
-        if dialect not in self._told_no_log:
-            self._told_no_log.add(dialect)
-            self.console.warn("no_log", f"{dialect}: without the log (--no-log) {what[dialect]}")
-
-    def _unsubscribe(self, client: Client, command: Unsubscribe) -> None:
-        if client.session is None:
-            return
-        self.settle()
-        if command.filter is None:
-            gone = self.sessions.forget(client.session) > 0
-        else:
-            gone = self.sessions.unsubscribe(client.session, command.filter)
-        if gone and client.origin.dialect is Dialect.SEMICOLON:
-            self._tell_semicolon()
-
     def forget(self, session: Session) -> None:
         """Ends a session that cannot be heard leaving."""
         self.settle()
         if self.sessions.forget(session) and session.dialect is Dialect.SEMICOLON:
-            self._tell_semicolon()
-
-    def _tell_semicolon(self) -> None:
-        if not self._config.quiet:
-            count = self.sessions.by_dialect[Dialect.SEMICOLON]
-            self.console.note(f"Current Subscribers: {count}/{self._config.semicolon.max_subscribers}")
-
-    def _identify(self, client: Client, command: Identify) -> None:
-        name = printable(command.client.encode())
-        origin, who = client.origin, client.grant.user
-        client.grant = self.access.grant(origin.dialect, origin.host, command.client, who)
-        if client.grant.nothing:
-            raise ProtocolError("not_allowed", f"the client {name} may do nothing here")
-        try:
-            session = self.sessions.typed(command.client)
-        except Refused as error:  # nothing can follow on a connection without an id
-            raise ProtocolError(error.code, error.text) from error
-        if session.outbox is not None:
-            self.console.say(f"Client {name} already connected.")
-            client.close()
-            return
-        if session.grant.user not in (None, who) and not session.grant.nothing:
-            raise ProtocolError("other_user", f"the client {name} is another user's")
-        self.settle()
-        client.session = session
-        session.grant = client.grant
-        self.sessions.attach(session, client)
-        self.console.say(f"New client {name} connected from {client.origin.source}.")
-
-    def _answer(self, client: Client, command: Answer) -> None:
-        if command.reply:
-            self.delivery.put(client, command.reply)
-
-    def _leave(self, client: Client, _command: Leave) -> None:
-        self.settle()
-        if client.session is not None:
-            self.sessions.forget(client.session)
-        client.close()
-
-    def _reject(self, _client: Client, command: Reject) -> None:
-        raise Refused(command.code, command.text)
-
-    def _alive(self, _client: Client, _command: Alive) -> None:
-        """The connection itself keeps the time."""
-
-
-HANDLERS: dict[type, Callable[..., None]] = {
-    Subscribe: Turn._subscribe,
-    Unsubscribe: Turn._unsubscribe,
-    Identify: Turn._identify,
-    Answer: Turn._answer,
-    Alive: Turn._alive,
-    Leave: Turn._leave,
-    Reject: Turn._reject,
-}
+            tell_semicolon(self)
 
 
 def _limits(config: Config) -> Limits:
