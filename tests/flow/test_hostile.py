@@ -1,26 +1,21 @@
-"""Anything at all on any socket: the broker lives, others are served, memory and console stay bounded."""
+"""Clients that mean harm: the broker lives, others are served, memory and console stay bounded."""
 
-import os
-import random
 import socket
-import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from itertools import count
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from flow.hostile import DATAGRAMS, SEED, STREAMS, Rate, hostile, prescribed
-from flow.house import LIMIT, Broker, Udp, wait_for
-from flow.test_pairs import DIALECTS, EXPECTED, Subscriber, publish
+from flow.hostile import Rate, prescribed
+from flow.house import Broker, Udp, wait_for
+from flow.unharmed import MEGABYTE, RESET, Growth, check_all_dialects, roomy, unharmed
 from flow.wires import (
     PING,
     PONG,
     PUBACK,
     SUBACK,
-    TypedSubscriber,
     alive,
     answers,
     config,
@@ -39,28 +34,7 @@ from flow.wires import (
     wait_read,
 )
 
-LONG = bool(os.environ.get("SMB_LONG"))
-NUMBER = 10_000 if LONG else 4_000  # of datagrams or streams per dialect
 MOST_GROWTH = 50_000_000  # bytes
-MEGABYTE = 1_000_000
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a close is a reset
-
-_names = count()
-
-
-class Growth:
-    """Of the broker's memory since this was made."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._before = broker.memory()
-
-    @property
-    def bytes(self) -> int:
-        return self._broker.memory() - self._before
-
-    def __str__(self) -> str:
-        return f"{self.bytes / MEGABYTE:.1f} MB"
 
 
 @pytest.fixture(scope="module")
@@ -75,140 +49,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def broker(shared: Broker) -> Iterator[Broker]:
     with unharmed(shared):
         yield shared
-
-
-class Fuzzed:
-    """A broker, what it has grown by since the first of these tests, and how much of each dialect it is given."""
-
-    def __init__(self, broker: Broker, number: int) -> None:
-        self.broker = broker
-        self.growth = Growth(broker)
-        self.number = number
-
-
-@pytest.fixture(scope="module", params=["no log", "log"])
-def fuzzed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
-    """With the log, every subscription of a padded stream is given all that the streams before it published."""
-    log = request.param == "log"
-    with Broker(*roomy(tmp_path_factory), *([] if log else ["--no-log"])) as broker:
-        check_all_dialects(broker)
-        yield Fuzzed(broker, NUMBER if LONG or not log else NUMBER // 4)
-
-
-def roomy(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Options under which the subscriptions of strangers leave room for those that check."""
-    many = config(tmp_path_factory.mktemp("hostile"), "[udp]\nmax_subscriptions_per_address = 100000\n")
-    return ["-s", "100000", *many]
-
-
-@contextmanager
-def unharmed(broker: Broker) -> Iterator[None]:
-    """What must hold whatever was done: all dialects work, and the broker found no bug in itself."""
-    rate, before = Rate(broker.err.all), len(broker.err.all)
-    yield
-    assert broker.process.poll() is None
-    check_all_dialects(broker)
-    said = broker.err.all[before:]
-    assert not [line for line in said if "Traceback" in line or "a bug in the broker" in line]
-    assert rate.kept(), f"{len(said)} lines, the last: {said[-20:]}"
-
-
-def check_all_dialects(broker: Broker) -> None:
-    """All 25 pairs."""
-    topic = fresh()
-    subscribers = {dialect: Subscriber(broker, dialect, topic, name=f"all{next(_names)}") for dialect in DIALECTS}
-    answers(broker.udp())  # so the semicolon subscription, which has no answer, was heard
-    for sending in DIALECTS:
-        address = publish(broker, sending, topic, sending.encode())
-        for receiving, subscriber in subscribers.items():
-            expected = EXPECTED[receiving](topic, sending.encode(), address)
-            assert subscriber.take(len(expected)) == expected, f"{sending} to {receiving}"
-    for subscriber in subscribers.values():
-        subscriber.client.sock.close()
-
-
-def lost_datagrams(port: int) -> int:
-    """What the kernel dropped because the broker did not read fast enough."""
-    rows = [line.split() for line in Path("/proc/net/udp").read_text().splitlines()[1:]]
-    return sum(int(row[-1]) for row in rows if row[1].endswith(f":{port:04X}"))
-
-
-# --- random and mutated ---
-
-
-@pytest.mark.parametrize("dialect", DATAGRAMS)
-def test_random_and_mutated_datagrams_do_no_harm(fuzzed: Fuzzed, dialect: str) -> None:
-    print(f"SMB_SEED={SEED}")
-    broker = fuzzed.broker
-    kind = "typed" if dialect == "typed UDP" else "udp"
-    clients, control = [broker.udp(kind) for _ in range(50)], broker.udp()
-    mark = TypedSubscriber(broker, b"mark") if kind == "typed" else None
-    with unharmed(broker):
-        for number, data in enumerate(hostile(dialect, fuzzed.number)):
-            clients[number % len(clients)].send(data)
-            if number % 100 == 99:  # so that none is lost before the broker sees it
-                answers(control)
-                if mark:
-                    mark.settle()
-        assert lost_datagrams(broker.ports[kind]) == 0
-        for client in clients:
-            client.sock.close()
-    print(f"after {fuzzed.number} {dialect}: grown by {fuzzed.growth}")
-    assert fuzzed.growth.bytes < MOST_GROWTH, str(fuzzed.growth)
-
-
-@pytest.mark.parametrize("kind", ["own", "tcp"])
-@pytest.mark.parametrize("dialect", STREAMS)
-def test_random_and_mutated_streams_do_no_harm(fuzzed: Fuzzed, dialect: str, kind: str) -> None:
-    print(f"SMB_SEED={SEED}")
-    broker, chance = fuzzed.broker, random.Random(SEED)
-    port = broker.ports["tcp" if kind == "tcp" else dialect.split()[0]]
-    before = descriptors(broker)
-    held: list[socket.socket] = []
-    with unharmed(broker):
-        for number, data in enumerate(hostile(dialect, fuzzed.number // 2)):
-            held.append(said(port, data, chance))
-            if number % 100 == 99:
-                wait_heard(broker, dialect, port)
-                close_most(held, chance)
-        for sock in held:
-            sock.close()
-        wait_descriptors(broker, before)
-    print(f"after {fuzzed.number // 2} {dialect}: grown by {fuzzed.growth}")
-    assert fuzzed.growth.bytes < MOST_GROWTH, str(fuzzed.growth)
-
-
-def said(port: int, data: bytes, chance: random.Random) -> socket.socket:
-    """A new connection that has sent this, in one piece or two."""
-    sock = socket.create_connection(("127.0.0.1", port))
-    place = chance.choice((len(data), len(data), chance.randrange(len(data) + 1)))
-    with suppress(OSError):
-        sock.sendall(data[:place])
-        sock.sendall(data[place:])
-        if chance.random() < 0.1:
-            sock.shutdown(socket.SHUT_WR)
-    return sock
-
-
-def close_most(held: list[socket.socket], chance: random.Random) -> None:
-    chance.shuffle(held)
-    while len(held) > 20:
-        sock = held.pop()
-        if chance.random() < 0.3:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-        sock.close()
-
-
-def wait_heard(broker: Broker, dialect: str, port: int) -> None:
-    """Until the connections made so far have been accepted: they stand in one line."""
-    with socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as sock:
-        if dialect == "padded":
-            sock.sendall(PING)
-            assert sock.recv(64) == PONG
-        else:
-            name = f"heard{next(_names)}"
-            sock.sendall(identity(name.encode()))
-            broker.out.wait(f"New client {name} connected")
 
 
 # --- connections ---
