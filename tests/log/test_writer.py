@@ -4,7 +4,7 @@ from threading import Event, Thread
 import pytest
 from logkit import FailingDisk, QuickDisk, texts_of, turn
 
-from smbroker.log import arrays
+from smbroker.log import arrays, few
 from smbroker.log.disk import Disk
 from smbroker.log.log import Log
 from smbroker.log.settings import LogSettings
@@ -116,6 +116,7 @@ def test_a_failing_disk_refuses_at_once_and_recovers_by_itself(tmp_path: Path) -
 def test_a_message_too_large_for_the_log_is_refused_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "MAX_MESSAGE", 100)
     monkeypatch.setattr(arrays, "MAX_BYTES", 50)
+    monkeypatch.setattr(few, "MOST_BYTES", 50)
     heard = Heard()
     log, writer = begun(tmp_path, QuickDisk(), heard)
     for text in ("a", "x" * 200, "b"):

@@ -27,7 +27,7 @@ MAX_MESSAGE = 1 << 30  # bytes of one payload: the column's 32-bit offsets must 
 _INT64, _INT32, _BOOL, _STRING, _BINARY = pa.int64(), pa.int32(), pa.bool_(), pa.string(), pa.binary()
 _TS, _PROPERTIES = SCHEMA.field("ts").type, SCHEMA.field("properties").type
 _PROPERTY = _PROPERTIES.value_type
-_KINDS = {kind: kind.name.lower().encode() for kind in Kind}
+KINDS = {kind: kind.name.lower().encode() for kind in Kind}
 _NO_PROPERTIES = pa.nulls(0, _PROPERTY)
 _NO_EXTRA = Extra()
 _FEW_ROWS = 1_024
@@ -87,7 +87,7 @@ def _slice(columns: Columns, start: int, end: int) -> Columns:
 
 def _batch(group: list[Columns], rows: int, base: int) -> Batch:
     if not rows:
-        return Batch(_EMPTY, 0, 0)
+        return Batch(EMPTY, 0, 0)
     if len(group) == 1:
         topics, payloads, kinds, origins = group[0].topics, group[0].payloads, group[0].kinds, group[0].origins
     else:
@@ -109,7 +109,7 @@ def _batch(group: list[Columns], rows: int, base: int) -> Batch:
     return Batch(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), min(times), max(times))
 
 
-_EMPTY = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)
+EMPTY = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)
 
 
 def _fixed(kind: pa.DataType, rows: int, data: "bytes | array[int]") -> pa.Array:
@@ -152,18 +152,18 @@ def _ends(length: int, rows: int) -> pa.Buffer:
 
 def _kinds(kinds: list[Kind]) -> pa.Array:
     if kinds.count(kinds[0]) == len(kinds):
-        return _same(_KINDS[kinds[0]], len(kinds))
-    return _strings([_KINDS[kind] for kind in kinds])
+        return _same(KINDS[kinds[0]], len(kinds))
+    return _strings([KINDS[kind] for kind in kinds])
 
 
-def _text(value: str) -> bytes:
+def text(value: str) -> bytes:
     """UTF-8 for sure: a lone surrogate would make the column unreadable for others."""
     return value.encode("utf-8", "replace")
 
 
 def _origins(origins: list[Origin]) -> list[pa.Array]:
     """The columns dialect, source and client."""
-    known = {origin: (origin.dialect.encode(), _text(origin.source)) for origin in set(origins)}
+    known = {origin: (origin.dialect.encode(), text(origin.source)) for origin in set(origins)}
     clients = {origin.client for origin in known}
     if len(known) == 1:
         dialect, source = known[origins[0]]
@@ -180,12 +180,12 @@ def _origins(origins: list[Origin]) -> list[pa.Array]:
         return [*arrays, pa.nulls(len(origins), _STRING)]
     (only, *others) = clients
     if only is not None and not others:
-        return [*arrays, _same(_text(only), len(origins))]
-    texts = {client: None if client is None else _text(client).decode() for client in clients}
+        return [*arrays, _same(text(only), len(origins))]
+    texts = {client: None if client is None else text(client).decode() for client in clients}
     return [*arrays, pa.array([texts[origin.client] for origin in origins], _STRING)]
 
 
-def _same_extra(group: list[Columns]) -> Extra | None:
+def same_extra(group: list[Columns]) -> Extra | None:
     """What all rows have, if they have no properties and are alike."""
     found: Extra | None = None
     for piece in group:
@@ -201,7 +201,7 @@ def _same_extra(group: list[Columns]) -> Extra | None:
 
 def _extras(group: list[Columns], rows: int) -> list[pa.Array]:
     """The columns retain, qos and properties."""
-    same = _same_extra(group)
+    same = same_extra(group)
     if same is not None:
         return [
             pa.Array.from_buffers(
@@ -219,7 +219,7 @@ def _extras(group: list[Columns], rows: int) -> list[pa.Array]:
     pairs = list(chain.from_iterable(extra.properties for extra in extras))
     ends = array("i", accumulate((len(extra.properties) for extra in extras), initial=0))
     properties = pa.StructArray.from_arrays(
-        [_strings([_text(pair[part]) for pair in pairs]) for part in (0, 1)],
+        [_strings([text(pair[part]) for pair in pairs]) for part in (0, 1)],
         fields=list(_PROPERTY),
     )
     return [

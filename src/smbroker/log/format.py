@@ -1,4 +1,4 @@
-"""The tail's byte format; no other file knows it.
+"""The tail's byte format; no other file knows it, but for `few`, which knows how Arrow lays out a record batch.
 
 A tail is an Arrow IPC stream that any Arrow reader opens: one schema message (the head), then
 record batch messages, then zeros or nothing; Arrow takes zeros for the stream's end. Each message is
@@ -93,7 +93,7 @@ class Bad(NamedTuple):
 def head(base: int, tail: int) -> bytes:
     """The first message of the tail that begins at offset `base`."""
     message = bytearray(SCHEMA.with_metadata({_KEY: _BLANK}).serialize())
-    return bytes(_stamped(message, Frame(base, tail, 0, 0, 0, 0, len(message))))
+    return bytes(stamped(message, Frame(base, tail, 0, 0, 0, 0, len(message))))
 
 
 def encode(batch: pa.RecordBatch, frame: Frame, notes: Sequence[Note] = ()) -> bytearray:
@@ -105,7 +105,7 @@ def encode(batch: pa.RecordBatch, frame: Frame, notes: Sequence[Note] = ()) -> b
     writer = pa.ipc.new_stream(sink, SCHEMA, options=_OPTIONS)
     writer.write_batch(batch, custom_metadata=metadata)
     message = bytearray(memoryview(sink.getvalue())[_SCHEMA_LENGTH:])
-    return _stamped(message, frame._replace(length=len(message)))
+    return stamped(message, frame._replace(length=len(message)))
 
 
 def frame_at(raw: Raw, position: int = 0) -> Frame | Bad:
@@ -173,7 +173,8 @@ def decode_notes(raw: Raw, position: int, frame: Frame) -> list[Note]:
     return [(name, b64decode(value)) for name, value in entries]
 
 
-def _stamped(message: bytearray, frame: Frame) -> bytearray:
+def stamped(message: bytearray, frame: Frame) -> bytearray:
+    """With CHECK filled in."""
     at = message.index(_MARKER) + len(_MARKER) + _DIGITS
     message[at - _DIGITS : at] = hexlify(_NUMBERS.pack(*frame))
     message[at : at + len(_NO_CRC)] = _digits_of_crc(message, 0, at, len(message))

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from smbroker.log.arrays import batches_of
 from smbroker.log.disk import Disk, write_all
+from smbroker.log.few import encoded
 from smbroker.log.format import Frame, Note, encode, head
 from smbroker.log.index import read_header
 from smbroker.log.lock import Lock
@@ -341,6 +342,10 @@ class _Range(NamedTuple):
 
 def _encoded(turns: Sequence[Columns], notes: Sequence[Note], base: int, tail: int) -> tuple[list[bytearray], int, int]:
     """The messages of one append, the offset after them and the least ts. Notes go with the last one."""
+    few = None if notes else encoded(turns, base, tail)
+    if few:
+        message, rows, first_ts = few
+        return [message], base + rows, first_ts
     batches = list(batches_of(turns, base))
     messages = []
     for left, batch in zip(range(len(batches) - 1, -1, -1), batches, strict=True):
