@@ -1,13 +1,14 @@
 # make run    broker with simulated devices     make test   all tests
 # make setup  just the set-up                   make check  what CI runs: format, lint, types, tests
 # make long   tests with their full rounds      make bench  speed, beside the peers that are installed
+# make compiled  the modules that every message goes through, made into C: docs/howto/compiled.md
 # make fuzz   every codec with atheris, a minute each: fuzz/README.md
 
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: setup browser run test check long bench fuzz clean lock
+.PHONY: setup browser run test check long bench compiled fuzz clean lock
 .DEFAULT_GOAL := help
 
 help:
@@ -51,6 +52,10 @@ long: setup browser
 
 bench: setup
 	@$(BIN)/python bench/run.py $(ARGS)
+
+compiled: setup
+	@echo 'compiling, about a minute'
+	@$(BIN)/python hatch_build.py build/compiled
 
 TARGETS ?= soh pipe semicolon padded typed mqtt websocket http
 SECONDS ?= 60

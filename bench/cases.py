@@ -13,7 +13,7 @@ import lasting
 import sparking
 from loads import Load, up
 from rounds import COST, Case, Figure, Ratio, Side, Wanted
-from servers import AMQTT, MOSQUITTO, NATS, RELAY, Broker, Peer, Server
+from servers import AMQTT, COMPILED, MOSQUITTO, NATS, RELAY, Broker, Peer, Server
 
 
 def load(name: str, server: Server, program: str, longer: int = 1, **settings: int) -> Side:
@@ -40,7 +40,11 @@ def mqtt(name: str, title: str, peers: Sequence[Peer], *, full: bool = False, on
         sides.append(load(peer.name, peer, "nats_load" if peer is NATS else "mqtt_load", **settings))
     ahead = Wanted(least=1.0)
     ratios = [Ratio("SMB", side.name, wanted=ahead) for side in sides[2 if on else 1 :]]
-    ratios += [Ratio("SMB, log on", "SMB", wanted=Wanted(least=0.5))] if on else []
+    if on:
+        ratios.append(Ratio("SMB, log on", "SMB", wanted=Wanted(least=0.5)))
+        ratios += [
+            Ratio("SMB, log on", NATS.name, wanted=Wanted(least=0.5)) for side in sides if side.name == NATS.name
+        ]
     return Case(name, title, tuple(sides), tuple(ratios), full=full)
 
 
@@ -176,6 +180,16 @@ def log_price(dialect: Dialect) -> Case:
     )
 
 
+def compiled(name: str, server: Broker, program: str, **settings: int) -> list[Case]:
+    """Nothing without `make compiled`."""
+    if not COMPILED.is_dir():
+        return []
+    sides = ("SMB, compiled", server.as_compiled()), ("SMB", server)
+    title = f"{name} 1 → 1, log off, compiled and plain"
+    loaded = tuple(load(each, one, program, **settings) for each, one in sides)
+    return [Case(f"compiled-{name}", title, loaded, (Ratio("SMB, compiled", "SMB"),))]
+
+
 def acknowledged(dialect: str, listener: str) -> Case:
     server = Broker(listener, log=True)
     sides = [load(f"window {window}", server, f"{dialect}_load", window=window) for window in (1, 20, 100)]
@@ -208,6 +222,13 @@ CASES = (
     beside_relay(TO_100, Wanted(least=3.5)),
     beside_relay(PAIRS, full=True),
     *(fan_out(dialect, fan) for dialect in (SOH, PIPE, PADDED, TYPED) for fan in (TO_1, TO_10, TO_100, PAIRS)),
+    *compiled("mqtt", MQTT, "mqtt_load"),
+    *compiled("mqtt-5000-topics", MQTT, "mqtt_load", topics=5_000),
+    *(
+        case
+        for one in (SEMICOLON, PADDED, TYPED)
+        for case in compiled(one.name, one.server, one.program, **one.settings)
+    ),
     idle(10, 10_000),
     log_price(SEMICOLON),
     log_price(TYPED),

@@ -20,6 +20,7 @@ from rounds import RunFailed
 
 SMBBROKER = Path(sys.executable).parent / "smbbroker"
 BUILD = Path(__file__).resolve().parent / "build"
+COMPILED = BUILD.parents[1] / "build" / "compiled"  # what `make compiled` made, if it did
 TICKS = os.sysconf("SC_CLK_TCK")
 START_LIMIT = 20.0  # seconds for a server to answer
 SETTLED = 0.2  # seconds without any processor time
@@ -33,9 +34,13 @@ class Broker:
 
     listener: str
     log: bool
+    compiled: bool = False
 
     def with_log(self) -> "Broker":
         return replace(self, log=True)
+
+    def as_compiled(self) -> "Broker":
+        return replace(self, compiled=True)
 
     def log_in(self, directory: Path) -> Path | None:
         return directory / "data" / "log" if self.log else None
@@ -43,7 +48,8 @@ class Broker:
     def command(self, port: int, directory: Path) -> list[str]:
         log = ["--data", str(directory / "data")] if self.log else ["--no-log"]
         listen = f"{self.listener}://127.0.0.1:{port}"
-        return [str(SMBBROKER), "--quiet", "-s", MANY, *log, "--listen", listen]
+        build = ["env", f"PYTHONPATH={COMPILED}"] if self.compiled else []
+        return [*build, str(SMBBROKER), "--quiet", "-s", MANY, *log, "--listen", listen]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from smbroker import __version__
 from smbroker.cli import arguments, terminal
+from smbroker.core import delivery
 from smbroker.model.errors import SmbError, UsageError
 from smbroker.server import config as configuration
 from smbroker.server import listeners
@@ -61,7 +62,9 @@ def main(words: Sequence[str]) -> int:
 
 
 def findings(config: Config, data: Path, listen: Sequence[str]) -> Iterator[Finding]:
-    yield Finding("smb", f"{__version__}, Python {platform.python_version()}, {platform.system()} {platform.release()}")
+    how = "" if str(delivery.__file__).endswith(".py") else " (compiled)"
+    system = f"{platform.system()} {platform.release()}"
+    yield Finding("smb", f"{__version__}{how}, Python {platform.python_version()}, {system}")
     yield from _packages(PACKAGES, "pip install smbroker", needed=True)
     for text in listen:
         yield _port(text, config)

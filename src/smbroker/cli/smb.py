@@ -43,6 +43,8 @@ def main() -> int:
         _refuse(words)
     except Stopped:
         return INTERRUPTED
+    except BrokenPipeError:  # the reader has seen enough
+        return 0
     return arguments.BAD_ARGUMENTS
 
 
