@@ -310,5 +310,6 @@ CASES = (
             Figure("came_and_went", "clients that came and went", "clients"),
         ),
         full=True,
+        once=True,
     ),
 )

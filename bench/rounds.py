@@ -114,6 +114,7 @@ class Case:
     figures: tuple[Figure, ...] = ()  # none: a load case
     full: bool = False  # only with --full, or when it is named
     generator: bool = True  # whether it needs one
+    once: bool = False  # however many rounds others have
 
     @property
     def is_load(self) -> bool:
@@ -125,13 +126,14 @@ def run_case(bench: Bench, case: Case) -> dict:
     runs: dict[str, list[Run]] = {side.name: [] for side in case.sides}
     failed: dict[str, str] = {}
     key = case.figures[0].key if case.figures else OUT
-    for number in range(1, bench.rounds + 1):
+    rounds = 1 if case.once else bench.rounds
+    for number in range(1, rounds + 1):
         before = set(failed)
         for name, run in one_round(bench, case, failed).items():
             runs[name].append(run)
-            bench.say(f"  round {number}/{bench.rounds}  {name}: {shown(run[key])} {key}")
+            bench.say(f"  round {number}/{rounds}  {name}: {shown(run[key])} {key}")
         for name in failed.keys() - before:
-            bench.say(f"  round {number}/{bench.rounds}  {name}: failed: {failed[name]}")
+            bench.say(f"  round {number}/{rounds}  {name}: failed: {failed[name]}")
     return {
         "name": case.name,
         "title": case.title,
