@@ -1,6 +1,7 @@
 """`smb doctor`: what a start would need: Python, packages, ports, rules, disk, Java. Each problem with its remedy."""
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import shutil
@@ -12,7 +13,6 @@ from typing import NamedTuple
 
 from smbroker import __version__
 from smbroker.cli import arguments, terminal
-from smbroker.core import delivery
 from smbroker.model.errors import SmbError, UsageError
 from smbroker.server import config as configuration
 from smbroker.server import listeners
@@ -62,7 +62,8 @@ def main(words: Sequence[str]) -> int:
 
 
 def findings(config: Config, data: Path, listen: Sequence[str]) -> Iterator[Finding]:
-    how = "" if str(delivery.__file__).endswith(".py") else " (compiled)"
+    spec = importlib.util.find_spec("smbroker.core.delivery")
+    how = "" if spec is None or str(spec.origin).endswith(".py") else " (compiled)"
     system = f"{platform.system()} {platform.release()}"
     yield Finding("smb", f"{__version__}{how}, Python {platform.python_version()}, {system}")
     yield from _packages(PACKAGES, "pip install smbroker", needed=True)
