@@ -29,7 +29,7 @@ SOURCES = {
 }
 FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra")
 LIMIT = 60.0  # seconds for subscribing, and for what is under way at the end of a piece
-GATHERED = 10_000  # messages that a broker may gather for a moment before it writes them
+GATHERING = 0.05  # seconds that the broker may gather messages for before it writes them
 LOG_LIMIT = 5.0  # seconds that a log may go on writing and sealing before others have their turn
 
 
@@ -122,6 +122,7 @@ def up(server: Server, load: Load, bench: Bench) -> Iterator["Sitting"]:
 class Sitting:
     def __init__(self, generator: "Generator", meter: Meter) -> None:
         self._generator, self._meter = generator, meter
+        meter.settle()
         self._logged = meter.logged
         self._line: Run = {}
         self._used = Reading(0.0, 0.0)
@@ -132,8 +133,8 @@ class Sitting:
         before = self._meter.read()
         self._line = self._generator.go()
         ended = time.perf_counter()
-        self._meter.wait_for(self._logged + self._line["sent"] - GATHERED)
-        self._late += time.perf_counter() - ended
+        self._meter.wait_for(self._logged + int(self._line["sent"]))
+        self._late += max(0.0, time.perf_counter() - ended - GATHERING)
         pairs = zip(self._used, self._meter.read(), before, strict=True)
         self._used = Reading(*(used + now - then for used, now, then in pairs))
         self._meter.settle()

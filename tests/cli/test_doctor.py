@@ -65,3 +65,13 @@ def test_without_java_the_broker_is_well_but_not_the_pipelines(tmp_path: Path) -
     assert code == 0
     assert "--   java" in said
     assert "apt-get install" in said
+
+
+def test_whoever_has_read_enough_may_go() -> None:
+    process = subprocess.Popen([BIN / "smb", "doctor"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout
+    process.stdout.close()
+    assert process.stderr
+    with process:
+        assert process.stderr.read() == b""
+    assert process.returncode == 0

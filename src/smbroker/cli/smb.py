@@ -43,8 +43,10 @@ def main() -> int:
         _refuse(words)
     except Stopped:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader has seen enough
-        return 0
+    except BrokenPipeError:
+        if not terminal.unread():
+            raise
+        return 0  # the reader has seen enough
     return arguments.BAD_ARGUMENTS
 
 

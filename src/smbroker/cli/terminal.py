@@ -7,6 +7,7 @@ shown escaped there, because part of what is said came over the network.
 
 import functools
 import os
+import select
 import signal
 import stat
 import sys
@@ -64,6 +65,13 @@ def write(data: bytes) -> None:
         raise
     except OSError as failure:
         raise SmbError("output", f"cannot write to standard output: {failure.strerror}") from failure
+
+
+def unread() -> bool:
+    """Whether whoever read standard output has gone."""
+    poll = select.poll()
+    poll.register(STDOUT, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def message_on_stdin() -> bytes:
