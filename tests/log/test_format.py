@@ -3,7 +3,19 @@ import pytest
 from logkit import mixed_turn, turn
 
 from smbroker.log.arrays import batches_of
-from smbroker.log.format import SCHEMA, Bad, Frame, checked_frame_at, decode, decode_notes, encode, frame_at, head
+from smbroker.log.format import (
+    LONG_ROW,
+    PLAIN_ROWS,
+    SCHEMA,
+    Bad,
+    Frame,
+    checked_frame_at,
+    decode,
+    decode_notes,
+    encode,
+    frame_at,
+    head,
+)
 
 
 def message(count: int = 10, notes: list[tuple[str, bytes]] | None = None) -> tuple[bytes, pa.RecordBatch]:
@@ -64,3 +76,24 @@ def test_a_payload_that_looks_like_a_check_does_no_harm() -> None:
     (batch,) = batches_of([columns], 0)
     framed = encode(batch.rows, Frame(0, 1, 0, 0, 3))
     assert isinstance(checked_frame_at(framed), Frame)
+
+
+@pytest.mark.parametrize(("rows", "size", "packed"), [(PLAIN_ROWS, 50, False), (PLAIN_ROWS + 1, 50, True)])
+def test_many_rows_are_compressed_and_come_back(rows: int, size: int, packed: bool) -> None:
+    batch = repeated(rows, size)
+    raw = bytes(encode(batch, Frame(0, 3, 1, 1, rows)))
+    assert (len(raw) < batch.nbytes / 2) is packed
+    frame = checked_frame_at(raw)
+    assert isinstance(frame, Frame)
+    assert decode(raw, 0, frame).equals(batch)
+    assert pa.ipc.open_stream(head(0, 3) + raw).read_all().equals(pa.Table.from_batches([batch]))
+
+
+def test_long_rows_are_not_compressed_so_that_a_few_bytes_never_become_very_many() -> None:
+    batch = repeated(PLAIN_ROWS + 1, LONG_ROW)
+    assert len(encode(batch, Frame(0, 3, 1, 1, len(batch)))) > batch.nbytes
+
+
+def repeated(rows: int, size: int) -> pa.RecordBatch:
+    (batch,) = batches_of([turn(["x" * size] * rows)], 0)
+    return batch.rows

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from smbroker.log.format import SCHEMA
 from smbroker.model.errors import LogError
 from smbroker.model.message import Columns, Extra, Kind, Origin
-from smbroker.model.topic import Topic
+
+T = TypeVar("T")
 
 MAX_ROWS = 65_536  # of one record batch; a reader decodes at least one
 MAX_BYTES = 64 << 20  # of topics and payloads in one record batch, unless one message alone has more
@@ -88,22 +89,15 @@ def _slice(columns: Columns, start: int, end: int) -> Columns:
 def _batch(group: list[Columns], rows: int, base: int) -> Batch:
     if not rows:
         return Batch(EMPTY, 0, 0)
-    if len(group) == 1:
-        topics, payloads, kinds, origins = group[0].topics, group[0].payloads, group[0].kinds, group[0].origins
-    else:
-        topics = list(chain.from_iterable(piece.topics for piece in group))
-        payloads = list(chain.from_iterable(piece.payloads for piece in group))
-        kinds = list(chain.from_iterable(piece.kinds for piece in group))
-        origins = list(chain.from_iterable(piece.origins for piece in group))
     times = [piece.received for piece in group]
     ts = b"".join([piece.received.to_bytes(8, "little", signed=True) * len(piece) for piece in group])
     arrays = [
         _offsets(base, rows),
         _fixed(_TS, rows, ts),
-        _topics(group, topics),
-        pa.array(payloads, _BINARY),
-        _kinds(kinds),
-        *_origins(origins),
+        _topics(group, rows),
+        pa.array(together([piece.payloads for piece in group]), _BINARY),
+        _kinds([piece.kinds for piece in group], rows),
+        *_origins([piece.origins for piece in group], rows),
         *_extras(group, rows),
     ]
     return Batch(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), min(times), max(times))
@@ -127,10 +121,20 @@ def _counted() -> pa.Array:
     return pa.array(range(MAX_ROWS), _INT64)
 
 
-def _topics(group: list[Columns], topics: list[Topic]) -> pa.Array:
+def together(lists: list[list[T]]) -> list[T]:
+    return lists[0] if len(lists) == 1 else list(chain.from_iterable(lists))
+
+
+def _alike(lists: list[list[T]]) -> bool:
+    """All values are the same; lists are not empty."""
+    one = lists[0][0]
+    return all(some.count(one) == len(some) for some in lists)
+
+
+def _topics(group: list[Columns], rows: int) -> pa.Array:
     only = {piece.topic for piece in group}
     one = only.pop()
-    return _strings(topics) if only or one is None else _same(one, len(topics))
+    return _strings(together([piece.topics for piece in group])) if only or one is None else _same(one, rows)
 
 
 def _strings(values: Sequence[bytes]) -> pa.Array:
@@ -150,10 +154,10 @@ def _ends(length: int, rows: int) -> pa.Buffer:
     return pa.py_buffer(array("i", range(0, length * rows + 1, length) if length else [0] * (rows + 1)))
 
 
-def _kinds(kinds: list[Kind]) -> pa.Array:
-    if kinds.count(kinds[0]) == len(kinds):
-        return _same(KINDS[kinds[0]], len(kinds))
-    return _strings([KINDS[kind] for kind in kinds])
+def _kinds(lists: list[list[Kind]], rows: int) -> pa.Array:
+    if _alike(lists):
+        return _same(KINDS[lists[0][0]], rows)
+    return _strings([KINDS[kind] for kind in together(lists)])
 
 
 def text(value: str) -> bytes:
@@ -161,28 +165,23 @@ def text(value: str) -> bytes:
     return value.encode("utf-8", "replace")
 
 
-def _origins(origins: list[Origin]) -> list[pa.Array]:
+def _origins(lists: list[list[Origin]], rows: int) -> list[pa.Array]:
     """The columns dialect, source and client."""
+    if _alike(lists):
+        one = lists[0][0]
+        client = pa.nulls(rows, _STRING) if one.client is None else _same(text(one.client), rows)
+        return [_same(one.dialect.encode(), rows), _same(text(one.source), rows), client]
+    origins = together(lists)
     known = {origin: (origin.dialect.encode(), text(origin.source)) for origin in set(origins)}
-    clients = {origin.client for origin in known}
-    if len(known) == 1:
-        dialect, source = known[origins[0]]
-        arrays = [_same(dialect, len(origins)), _same(source, len(origins))]
-    else:
-        dialects = {dialect for dialect, _ in known.values()}
-        arrays = [
-            _same(dialects.pop(), len(origins))
-            if len(dialects) == 1
-            else _strings([known[origin][0] for origin in origins]),
-            _strings([known[origin][1] for origin in origins]),
-        ]
-    if clients == {None}:
-        return [*arrays, pa.nulls(len(origins), _STRING)]
-    (only, *others) = clients
-    if only is not None and not others:
-        return [*arrays, _same(text(only), len(origins))]
-    texts = {client: None if client is None else text(client).decode() for client in clients}
-    return [*arrays, pa.array([texts[origin.client] for origin in origins], _STRING)]
+    dialects = {dialect for dialect, _ in known.values()}
+    clients = {origin.client: None if origin.client is None else text(origin.client).decode() for origin in known}
+    return [
+        _same(dialects.pop(), rows) if len(dialects) == 1 else _strings([known[origin][0] for origin in origins]),
+        _strings([known[origin][1] for origin in origins]),
+        pa.nulls(rows, _STRING)
+        if clients.keys() == {None}
+        else pa.array([clients[origin.client] for origin in origins], _STRING),
+    ]
 
 
 def same_extra(group: list[Columns]) -> Extra | None:

@@ -13,16 +13,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, chain
 from struct import Struct
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from smbroker.log.arrays import KINDS, batches_of, same_extra, text
-from smbroker.log.format import PREFIX, Frame, encode, stamped
+from smbroker.log.arrays import KINDS, batches_of, same_extra, text, together
+from smbroker.log.format import PLAIN_ROWS, PREFIX, Frame, encode, stamped
 from smbroker.model.message import Columns, Dialect, Kind, Origin
 
-MOST_ROWS = 200  # about where Arrow is as fast
+MOST_ROWS = PLAIN_ROWS  # about where Arrow is as fast
 MOST_BYTES = 256 << 10  # of topics and payloads
-
-T = TypeVar("T")
 
 _NOTHING = b""
 _NUMBER, _SHORT_NUMBER, _SIGNED, _FIELD = Struct("<q"), Struct("<I"), Struct("<i"), Struct("<H")
@@ -40,16 +38,16 @@ def encoded(turns: Sequence[Columns], base: int, tail: int) -> tuple[bytearray, 
     rows = sum(map(len, group))
     if not rows or rows > MOST_ROWS or sum(columns.bytes + columns.topic_bytes for columns in group) > MOST_BYTES:
         return None
-    extra, origins = same_extra(group), _origins(_together([columns.origins for columns in group]))
+    extra, origins = same_extra(group), _origins(together([columns.origins for columns in group]))
     if extra is None or origins is None:
         return None
     times = [columns.received for columns in group]
     columns = [
         Column((_NOTHING, array("q", range(base, base + rows)).tobytes())),
         Column((_NOTHING, b"".join([_NUMBER.pack(one.received) * len(one) for one in group]))),
-        _strings(_together([one.topics for one in group])),
-        _strings(_together([one.payloads for one in group]), alike=False),
-        _kinds(_together([one.kinds for one in group])),
+        _strings(together([one.topics for one in group])),
+        _strings(together([one.payloads for one in group]), alike=False),
+        _kinds(together([one.kinds for one in group])),
         *origins,
         Column((_NOTHING, (b"\xff" if extra.retain else b"\0") * ((rows + 7) // 8))),
         Column((_NOTHING, extra.qos.to_bytes(4, "little") * rows)),
@@ -57,10 +55,6 @@ def encoded(turns: Sequence[Columns], base: int, tail: int) -> tuple[bytearray, 
     ]
     frame = Frame(base, tail, min(times), max(times), rows)
     return _message(columns, frame), rows, frame.first_ts
-
-
-def _together(lists: list[list[T]]) -> list[T]:
-    return lists[0] if len(lists) == 1 else list(chain.from_iterable(lists))
 
 
 def _strings(values: list[bytes], alike: bool = True) -> Column:

@@ -15,6 +15,9 @@ whole raw message with its own eight digits as `0`, so every byte is covered and
 message is known before any flatbuffer is looked into. Nothing is given to Arrow before its CRC
 was found right: a flipped byte can crash the decoder.
 
+The buffers of a batch with many rows are compressed (LZ4), as Arrow's format provides for: most columns are nearly
+the same in every row, and what is not written need not be summed up, copied and synced either.
+
 The metadata key `smb.notes` holds notes, as JSON [[name, base64], …]: small named byte strings
 that are kept under the same sync as the rows. A batch may have notes and no rows.
 """
@@ -51,7 +54,10 @@ SCHEMA = pa.schema(
     ]
 )
 
-_OPTIONS = pa.ipc.IpcWriteOptions()
+PLAIN_ROWS = 200  # a batch of so many is not compressed; `few` makes them, and an acknowledgement waits for them
+LONG_ROW = 1_024  # bytes on average, from where payloads are most of it; and it bounds what a batch can expand to
+_PLAIN = pa.ipc.IpcWriteOptions()
+_PACKED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _MARKER = b"smb-check:"
 _NUMBERS = Struct(">QQqqIIQ")
 _DIGITS = 2 * _NUMBERS.size
@@ -101,8 +107,9 @@ def encode(batch: pa.RecordBatch, frame: Frame, notes: Sequence[Note] = ()) -> b
     metadata = {_KEY: _BLANK}
     if notes:
         metadata[_NOTES_KEY] = json.dumps([[name, b64encode(value).decode()] for name, value in notes]).encode()
+    packed = batch.num_rows > PLAIN_ROWS and batch.nbytes <= LONG_ROW * batch.num_rows
     sink = pa.BufferOutputStream()
-    writer = pa.ipc.new_stream(sink, SCHEMA, options=_OPTIONS)
+    writer = pa.ipc.new_stream(sink, SCHEMA, options=_PACKED if packed else _PLAIN)
     writer.write_batch(batch, custom_metadata=metadata)
     message = bytearray(memoryview(sink.getvalue())[_SCHEMA_LENGTH:])
     return stamped(message, frame._replace(length=len(message)))

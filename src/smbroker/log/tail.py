@@ -170,7 +170,10 @@ def read_rows(
                 ready.append(wanted)
                 rows += len(wanted)
                 size += wanted.nbytes
-        if rows >= READ_ROWS or size >= READ_BYTES or not choice:
+            if rows >= READ_ROWS or size >= READ_BYTES:
+                yield from _together(ready)
+                ready, rows, size = [], 0, 0
+        if not choice:
             yield from _together(ready)
             ready, rows, size = [], 0, 0
     yield from _together(ready)
@@ -179,7 +182,7 @@ def read_rows(
 def _decoded(raw: bytes, run: list[tuple[Frame, int]]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """First offset and rows, of each message or, where they are small, of all together."""
     (first, start), (last, position) = run[0], run[-1]
-    if last.end - first.base < SMALL * len(run):
+    if last.end - first.base < min(SMALL * len(run), READ_ROWS):
         yield first.base, decode_run(raw, start, position + last.length)
     else:
         for frame, position in run:

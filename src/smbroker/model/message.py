@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 from smbroker.model.topic import Topic
 
 _first_row = itemgetter(0)
+_NOT_ASKED = b"\0\0"  # no topic
 
 
 class Kind(IntEnum):
@@ -86,7 +87,7 @@ class Rows(NamedTuple):
 class Columns:
     """Messages in the order received: `topics[i]`, `payloads[i]`, `kinds[i]` and `origins[i]` are one message."""
 
-    __slots__ = ("_bytes", "base", "extras", "kinds", "origins", "payloads", "received", "topics", "wires")
+    __slots__ = ("_bytes", "_topic", "base", "extras", "kinds", "origins", "payloads", "received", "topics", "wires")
 
     def __init__(
         self,
@@ -108,6 +109,7 @@ class Columns:
         self.wires = [] if wires is None else wires  # rows that came in as MQTT packets fit to be passed on
         self.base = base  # the offset of the first row, once committed
         self._bytes = -1
+        self._topic: Topic | None = _NOT_ASKED
 
     def __len__(self) -> int:
         return len(self.topics)
@@ -122,11 +124,12 @@ class Columns:
 
     @property
     def topic(self) -> Topic | None:
-        """That of all rows, if they have the same."""
-        topics = self.topics
-        if topics and topics[0] == topics[-1] and topics.count(topics[0]) == len(topics):
-            return topics[0]
-        return None
+        """That of all rows, if they have the same. Looked for once, as `bytes`."""
+        if self._topic is _NOT_ASKED:
+            topics = self.topics
+            alike = topics and topics[0] == topics[-1] and topics.count(topics[0]) == len(topics)
+            self._topic = topics[0] if alike else None
+        return self._topic
 
     @property
     def topic_bytes(self) -> int:
