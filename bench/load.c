@@ -23,6 +23,8 @@ enum {
     SILENCE_MS = 1000, /* after which what is under way counts as lost; a slow disk syncs well within */
     STEPS = 32,        /* of the times that answers took, within each power of two nanoseconds */
     POWERS = 48,
+    DIGITS = 1 << 20,  /* that payloads are cut from … */
+    STRIDE = 7919,     /* … each so far from the one before */
     ALONE = 20000,     /* up to so many a second each message leaves by itself, when it is due */
 };
 
@@ -143,14 +145,33 @@ void send_whole(int fd, const void *bytes, size_t length)
     }
 }
 
-void send_copies(int fd, const void *datagram, size_t length, long count)
+const char *payload(void)
 {
-    struct iovec part = {(void *)datagram, length};
+    static char digits[DIGITS + MAX_LARGE];
+    static size_t place;
+    if (!digits[0]) {
+        uint64_t state = 88172645463325252ULL;
+        for (size_t i = 0; i < sizeof digits; i++) {
+            state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+            digits[i] = "0123456789abcdef"[state >> 60];
+        }
+    }
+    place = (place + STRIDE) % DIGITS;
+    return digits + place;
+}
+
+void send_datagrams(int fd, const void *beginning, size_t length, long count)
+{
+    struct iovec parts[BURST][2];
     struct mmsghdr burst[BURST];
-    for (int i = 0; i < BURST; i++)
-        burst[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
     while (count) {
-        int sent = sendmmsg(fd, burst, count < BURST ? count : BURST, 0);
+        int together = count < BURST ? count : BURST;
+        for (int i = 0; i < together; i++) {
+            parts[i][0] = (struct iovec){(void *)beginning, length};
+            parts[i][1] = (struct iovec){(void *)payload(), size};
+            burst[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = parts[i], .msg_iovlen = 2}};
+        }
+        int sent = sendmmsg(fd, burst, together, 0);
         if (sent < 0)
             fail("send to port %ld: %s", port, strerror(errno));
         count -= sent;
@@ -256,17 +277,17 @@ static int64_t now_ns(void)
 
 /* --- how long answers take ---------------------------------------------- */
 
-void stamp(char *payload)
+void stamp(char *to)
 {
     char text[STAMP + 1];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)due);
-    memcpy(payload, text, STAMP);
+    memcpy(to, text, STAMP);
 }
 
-void took(const char *payload)
+void took(const char *from)
 {
     char text[STAMP + 1] = {0};
-    memcpy(text, payload, STAMP);
+    memcpy(text, from, STAMP);
     int64_t ns = now_ns() - (int64_t)strtoull(text, NULL, 16);
     int power = ns < STEPS ? 0 : 63 - __builtin_clzll(ns) - 4;
     long place = ns < 0 ? 0 : ns < STEPS ? ns : (long)power * STEPS + (ns >> (power - 1)) % STEPS;

@@ -48,9 +48,12 @@ extern long port, size; /* the server's port; payload bytes */
 extern long rate;       /* messages a second that are offered; 0: as many as the window lets through */
 extern int64_t due;     /* with a rate: when the message that is sent now was due */
 
+/* A payload: `size` digits, others each time, so that a log which compresses has no easy time of it. */
+const char *payload(void);
+
 /* Writes `due` to the beginning of a payload; counts how long one took by what stands there. */
-void stamp(char *payload);
-void took(const char *payload);
+void stamp(char *to);
+void took(const char *from);
 
 void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
@@ -64,8 +67,8 @@ int connected(int type);
 
 void send_whole(int fd, const void *bytes, size_t length);
 
-/* Sends the same datagram so many times. */
-void send_copies(int fd, const void *datagram, size_t length, long count);
+/* Sends so many datagrams with this beginning and a payload each. */
+void send_datagrams(int fd, const void *beginning, size_t length, long count);
 
 /* Has so many sent by the publishers, each its share; `send_by` sends exactly so many. */
 void in_turn(long publishers, long count, void (*send_by)(long publisher, long count));

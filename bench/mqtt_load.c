@@ -150,7 +150,6 @@ static void make_frame(void)
     topic_at = 1 + put_length(frame + 1, 2 + TOPIC + (qos ? 2 : 0) + size) + 2;
     put_text(frame + topic_at - 2, "bench/00000");
     payload_at = topic_at + TOPIC + (qos ? 2 : 0);
-    memset(frame + payload_at, 'x', size);
     frame_length = payload_at + size;
 }
 
@@ -172,7 +171,8 @@ static void send_by(long publisher, long count)
     static char out[OUT + MAX_LARGE + 64];
     size_t length = 0;
     for (long i = 0; i < count; i++) {
-        memcpy(out + length, frame, frame_length);
+        memcpy(out + length, frame, payload_at);
+        memcpy(out + length + payload_at, payload(), size);
         finish(out + length, pairs ? publisher : next_message++ % topics);
         length += frame_length;
         if (length >= OUT) {

@@ -59,7 +59,7 @@ static void send_by(long publisher, long count)
     size_t length = 0;
     for (long i = 0; i < count; i++) {
         length += snprintf(out + length, HEAD, "PUB bench.%05ld %ld\r\n", pairs ? publisher : 0, size);
-        memset(out + length, 'x', size);
+        memcpy(out + length, payload(), size);
         if (rate)
             stamp(out + length);
         memcpy(out + length + size, "\r\n", 2);

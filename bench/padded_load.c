@@ -55,7 +55,7 @@ static char *made_frames(const char *title)
     snprintf(head, sizeof head, "%-64s%-64s%-64ld", "Publish", title, size);
     for (int i = 0; i < FRAMES; i++) {
         memcpy(made + i * frame_length, head, HEAD);
-        memset(made + i * frame_length + HEAD, 'x', size);
+        memcpy(made + i * frame_length + HEAD, payload(), size);
     }
     return made;
 }

@@ -19,12 +19,11 @@ static const struct setting SETTINGS[] = {
 };
 
 static int publisher;
-static char message[64 + MAX_SIZE];
-static size_t message_length;
+static const char BEGINNING[] = "P|bench/load|";
 
 static void send_messages(long count)
 {
-    send_copies(publisher, message, message_length, count);
+    send_datagrams(publisher, BEGINNING, sizeof BEGINNING - 1, count);
 }
 
 static long receive_acks(long wait_us)
@@ -51,8 +50,5 @@ int main(int words, char **word)
 {
     read_settings(words, word, ABOUT, SETTINGS);
     publisher = connected(SOCK_DGRAM);
-    message_length = snprintf(message, sizeof message, "P|bench/load|");
-    memset(message + message_length, 'x', size);
-    message_length += size;
     return run(&(struct load){1, window, 1, send_messages, receive_acks});
 }

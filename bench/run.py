@@ -10,6 +10,7 @@ from pathlib import Path
 
 import against
 import loads
+import memory
 import picture
 import report
 from cases import CASES
@@ -77,6 +78,8 @@ def main() -> int:
         bench = Bench(Path(directory), scale, options.rounds or scale.rounds, say, options.soak)
         about = report.about(bench, options.directory)
         try:
+            if not options.quick:
+                memory.touch(say)
             for number, case in enumerate(cases, 1):
                 say(f"[{number}/{len(cases)}] {case.name}: {case.title}")
                 results.append(run_case(bench, case))

@@ -32,7 +32,7 @@ static const struct setting SETTINGS[] = {
 
 struct publisher {
     int fd;
-    char message[TOPIC + 1 + MAX_SIZE]; /* the topic is filled up with NULs */
+    char beginning[TOPIC + 1]; /* the topic is filled up with NULs */
 };
 
 struct subscriber {
@@ -47,15 +47,14 @@ static struct subscriber *receivers;
 
 static void make_publisher(struct publisher *one, long number)
 {
-    snprintf(one->message, TOPIC, pairs ? PAIR : NAME, number);
-    one->message[TOPIC] = STRING;
-    memset(one->message + TOPIC + 1, 'x', size);
+    snprintf(one->beginning, TOPIC, pairs ? PAIR : NAME, number);
+    one->beginning[TOPIC] = STRING;
     one->fd = connected(SOCK_DGRAM);
 }
 
 static void send_by(long publisher, long count)
 {
-    send_copies(publishing[publisher].fd, publishing[publisher].message, TOPIC + 1 + size, count);
+    send_datagrams(publishing[publisher].fd, publishing[publisher].beginning, TOPIC + 1, count);
 }
 
 static void send_messages(long count)
@@ -92,7 +91,7 @@ static void subscribe(struct subscriber *one, long number)
 {
     char identity[IDENTITY] = {0}, command[SUBSCRIBE] = {'s'};
     snprintf(identity, sizeof identity, "b%d", (int)(number % 100000));
-    one->topic = publishing[pairs ? number : 0].message;
+    one->topic = publishing[pairs ? number : 0].beginning;
     memcpy(command + 1, one->topic, TOPIC);
     one->fd = connected(SOCK_STREAM);
     send_whole(one->fd, identity, sizeof identity);

@@ -46,12 +46,12 @@ static const struct setting SETTINGS[] = {
 
 struct publisher {
     int fd;
-    char message[MAX_DATAGRAM];
+    char beginning[MAX_DATAGRAM];
 };
 
 static struct publisher *publishing;
 static int watching, *receiving;
-static size_t message_length, delivered_length; /* the same for all: so are their topics' lengths */
+static size_t beginning_length, delivered_length; /* the same for all: so are their topics' lengths */
 
 /* `form` is one of the dialect's, `topics` tells the topic by the number. Returns the length. */
 static int put(char *to, const char *form, const char *topics, long number)
@@ -107,15 +107,13 @@ static void make_publisher(struct publisher *one, const char *topics, long numbe
 {
     char delivered[MAX_DATAGRAM];
     delivered_length = put(delivered, DIALECTS[dialect].delivered, topics, number) + size;
-    message_length = put(one->message, DIALECTS[dialect].publish, topics, number);
-    memset(one->message + message_length, 'x', size);
-    message_length += size;
+    beginning_length = put(one->beginning, DIALECTS[dialect].publish, topics, number);
     one->fd = connected(SOCK_DGRAM);
 }
 
 static void send_by(long publisher, long count)
 {
-    send_copies(publishing[publisher].fd, publishing[publisher].message, message_length, count);
+    send_datagrams(publishing[publisher].fd, publishing[publisher].beginning, beginning_length, count);
 }
 
 static void send_messages(long count)
