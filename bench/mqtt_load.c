@@ -67,10 +67,14 @@ static void send_packet(int fd, int first, const char *body, size_t length)
     send_whole(fd, body, length);
 }
 
-static void send_id(int fd, int first, const char *id)
+/* Replies to what was read together leave together. */
+static char replies[4 * MAX_LARGE]; /* as many bytes as can be held */
+static size_t reply_bytes;
+
+static void reply(int first, const char *id)
 {
-    char packet[4] = {first, 2, id[0], id[1]};
-    send_whole(fd, packet, sizeof packet);
+    memcpy(replies + reply_bytes, (char[]){first, 2, id[0], id[1]}, 4);
+    reply_bytes += 4;
 }
 
 /* The length of the first packet and where its body begins; 0 if it is not all here. */
@@ -190,13 +194,13 @@ static void send_messages(long count)
 
 /* --- answers ------------------------------------------------------------ */
 
-static long delivered(struct stream *stream, const char *bytes, size_t body)
+static long delivered(const char *bytes, size_t body)
 {
     int how = bytes[0] >> 1 & 3;
     if (rate)
         took(bytes + body + 2 + TOPIC + (how ? 2 : 0));
     if (how)
-        send_id(stream->fd, (how == 1 ? PUBACK : PUBREC) << 4, bytes + body + 2 + TOPIC);
+        reply((how == 1 ? PUBACK : PUBREC) << 4, bytes + body + 2 + TOPIC);
     return 1;
 }
 
@@ -208,15 +212,17 @@ static long take(struct stream *stream)
     while ((length = packet(stream->bytes + place, stream->held - place, &body))) {
         const char *bytes = stream->bytes + place;
         switch (bytes[0] >> 4 & 15) {
-        case PUBLISH: count += delivered(stream, bytes, body); break;
+        case PUBLISH: count += delivered(bytes, body); break;
         case PUBACK: case PUBCOMP: acknowledged++; break;
-        case PUBREC: send_id(stream->fd, PUBREL << 4 | 2, bytes + 2); break;
-        case PUBREL: send_id(stream->fd, PUBCOMP << 4, bytes + 2); break;
+        case PUBREC: reply(PUBREL << 4 | 2, bytes + 2); break;
+        case PUBREL: reply(PUBCOMP << 4, bytes + 2); break;
         default: fail("an unexpected packet: %d", bytes[0] >> 4 & 15);
         }
         place += length;
     }
     used(stream, place);
+    send_whole(stream->fd, replies, reply_bytes);
+    reply_bytes = 0;
     return count;
 }
 

@@ -139,6 +139,17 @@ def test_a_run_leaves_as_one_segmented_send_and_a_single_frame_as_itself() -> No
     assert sock.sent[-1] == (b"alone", 0)
 
 
+def test_frames_like_the_last_ones_leave_as_those_did_and_others_as_themselves() -> None:
+    sock = FakeSocket()
+    made = sender(sock)
+    one, other = ([b"aa", b"bb", b"c"], [(b"aabb", 2), (b"c", 0)]), ([b"aa", b"b", b"c"], [(b"aa", 0), (b"bc", 1)])
+    for frames, sent in (one, one, other, ([b"aa"], [(b"aa", 0)]), other, one):
+        sock.sent.clear()
+        assert made.send(list(frames), SOMEWHERE) == len(frames)
+        assert sock.sent == sent
+        assert made.bytes == len(b"".join(frames))
+
+
 REFUSED = [errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.ENOPROTOOPT, errno.EOPNOTSUPP]
 
 
@@ -159,7 +170,9 @@ def test_a_full_socket_takes_what_it_takes() -> None:
     frames = [b"aa", b"bb", b"c", b"dd", b"ee"]
     for room, sent in ((0, 0), (1, 2), (2, 3), (3, 5)):
         sock = FakeSocket(raising(errno.EAGAIN, lambda _, calls, room=room: calls > room))
-        assert sender(sock).send(frames, SOMEWHERE) == sent
+        made = sender(sock)
+        assert made.send(frames, SOMEWHERE) == sent
+        assert made.bytes == len(b"".join(frames[:sent]))
     assert sender(FakeSocket(raising(errno.EAGAIN, lambda *_: True))).send([b"a"], SOMEWHERE) == 0
 
 

@@ -223,25 +223,34 @@ class Sender:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self.told = False  # of a send that came back: the error queue says which
+        self.bytes = 0  # that left with the last call
         self._segments = hasattr(os, "uname") and os.uname().sysname == "Linux"
+        self._frames: list[bytes] = []  # of the last call: those who are subscribed alike get the same
+        self._runs: list[tuple[list[bytes], bytes]] = []  # made of them
 
     def send(self, frames: list[bytes], address: Address) -> int:
-        """How many of the frames left: all, or those before the socket was full."""
+        """How many of the frames left: all, or those before the socket was full. They must not change afterwards."""
         if len(frames) == 1:
-            return int(self._send_one(frames[0], address))
-        sent = 0
-        for run in runs(frames):
-            done = self._send_run(run, address)
+            left = self._send_one(frames[0], address)
+            self.bytes = len(frames[0]) if left else 0
+            return int(left)
+        if frames != self._frames:
+            self._frames, self._runs = frames, [(run, b"".join(run)) for run in runs(frames)]
+        sent = self.bytes = 0
+        for run, joined in self._runs:
+            done = self._send_run(run, joined, address)
             sent += done
             if done < len(run):
+                self.bytes += sum(map(len, run[:done]))
                 break
+            self.bytes += len(joined)
         return sent
 
-    def _send_run(self, run: list[bytes], address: Address) -> int:
+    def _send_run(self, run: list[bytes], joined: bytes, address: Address) -> int:
         if len(run) > 1 and self._segments:
             try:
                 control = [(SOL_UDP, UDP_SEGMENT, struct.pack("H", len(run[0])))]
-                return len(run) if self._send([b"".join(run)], control, address) else 0
+                return len(run) if self._send([joined], control, address) else 0
             except OSError as error:
                 # EINVAL: a segment larger than the path's MTU; EIO: no checksum offload. One by one works.
                 if error.errno not in (errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.ENOPROTOOPT, errno.EOPNOTSUPP):

@@ -290,7 +290,7 @@ class UdpListener:
             self._turn.stats.dropped["send_failed"] += len(frames)
             self._turn.console.warn("send_failed", f"cannot send to {peer.origin.source}: {error.strerror}")
             return
-        self._turn.stats.bytes_out += sum(map(len, frames[:sent] if sent < len(frames) else frames))
+        self._turn.stats.bytes_out += self._sender.bytes
         if sent < len(frames):
             self._block(peer, frames[sent:])
 
