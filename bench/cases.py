@@ -10,6 +10,8 @@ from functools import partial
 
 import inside
 import lasting
+import pipelines
+import spark_source
 import sparking
 from loads import Load, up
 from rounds import COST, Case, Figure, Ratio, Side, Wanted
@@ -27,28 +29,31 @@ MQTT = Broker("mqtt", log=False)
 
 # --- MQTT, beside its peers ---
 
+LOG_ON = Wanted(least=0.5)  # of the rate without it
+LOG_ON_BESIDE = {(0, NATS.name): Wanted(least=0.5), (1, MOSQUITTO.name): Wanted(least=3.0)}  # by QoS
+
 
 def installed(*peers: Peer) -> list[Peer]:
     return [peer for peer in peers if peer.path]
 
 
-def mqtt(name: str, title: str, peers: Sequence[Peer], *, full: bool = False, on: bool = True, **settings: int) -> Case:
-    """SMB without its log, with it (`on`), and the peers that are installed; NATS speaks its own protocol."""
-    sides = [load("SMB", MQTT, "mqtt_load", **settings)]
-    sides += [load("SMB, log on", MQTT.with_log(), "mqtt_load", **settings)] if on else []
-    for peer in installed(*peers):
-        sides.append(load(peer.name, peer, "nats_load" if peer is NATS else "mqtt_load", **settings))
-    ahead = Wanted(least=1.0)
-    ratios = [Ratio("SMB", side.name, wanted=ahead) for side in sides[2 if on else 1 :]]
-    if on:
-        ratios.append(Ratio("SMB, log on", "SMB", wanted=Wanted(least=0.5)))
-        ratios += [
-            Ratio("SMB, log on", NATS.name, wanted=Wanted(least=0.5)) for side in sides if side.name == NATS.name
-        ]
-    return Case(name, title, tuple(sides), tuple(ratios), full=full)
+def mqtt(name: str, title: str, peers: Sequence[Peer], *, full: bool = False, **settings: int) -> Case:
+    """SMB without its log, with it, and the peers that are installed; NATS speaks its own protocol."""
+    own = [load("SMB", MQTT, "mqtt_load", **settings), load("SMB, log on", MQTT.with_log(), "mqtt_load", **settings)]
+    others = [
+        load(peer.name, peer, "nats_load" if peer is NATS else "mqtt_load", **settings) for peer in installed(*peers)
+    ]
+    ratios = [Ratio("SMB", side.name, wanted=Wanted(least=1.0)) for side in others]
+    ratios.append(Ratio("SMB, log on", "SMB", wanted=LOG_ON if not settings.get("qos") else Wanted()))
+    ratios += [
+        Ratio("SMB, log on", side.name, wanted=LOG_ON_BESIDE[settings.get("qos", 0), side.name])
+        for side in others
+        if (settings.get("qos", 0), side.name) in LOG_ON_BESIDE
+    ]
+    return Case(name, title, (*own, *others), tuple(ratios), full=full)
 
 
-def mqtt_acked(qos: int, window: int, wanted: Wanted = Wanted(), *, full: bool = False) -> Case:  # noqa: B008
+def mqtt_acked(qos: int, window: int, *, full: bool = False) -> Case:
     settings = {"qos": qos, "window": window, "subscribers": 0}
     peers = [load(peer.name, peer, "mqtt_load", **settings) for peer in installed(MOSQUITTO, AMQTT)]
     on_disk = load("SMB, on disk", MQTT.with_log(), "mqtt_load", **settings)
@@ -56,7 +61,7 @@ def mqtt_acked(qos: int, window: int, wanted: Wanted = Wanted(), *, full: bool =
         f"mqtt-qos{qos}-acked-{window}",
         f"MQTT QoS {qos} acknowledged, window {window}; the peers acknowledge from memory",
         (load("SMB", MQTT, "mqtt_load", **settings), on_disk, *peers),
-        tuple(Ratio("SMB, on disk", side.name, wanted=wanted) for side in peers),
+        tuple(Ratio("SMB, on disk", side.name) for side in peers),
         full=full,
     )
 
@@ -209,9 +214,9 @@ CASES = (
     mqtt("mqtt-1KB", "MQTT QoS 0, 1 → 1, 1 KB", BROKERS, size=1_024, window=1_000, full=True),
     mqtt("mqtt-64KB", "MQTT QoS 0, 1 → 1, 64 KB", BROKERS, size=65_536, window=16),
     mqtt("mqtt-5000-topics", "MQTT QoS 0, 1 → 1 over 5,000 topics in turn", (MOSQUITTO,), topics=5_000),
-    mqtt("mqtt-qos1-1-1", "MQTT QoS 1, 1 → 1", (MOSQUITTO,), qos=1, window=100, full=True),
+    mqtt("mqtt-qos1-1-1", "MQTT QoS 1, 1 → 1, window 100", (MOSQUITTO,), qos=1, window=100),
     mqtt("mqtt-qos2-1-1", "MQTT QoS 2, 1 → 1", (MOSQUITTO,), qos=2, window=100, full=True),
-    mqtt_acked(1, 100, Wanted(least=3.0)),
+    mqtt_acked(1, 100),
     mqtt_acked(1, 20, full=True),
     mqtt_acked(2, 100, full=True),
     latency(5_000),
@@ -283,11 +288,41 @@ CASES = (
         generator=False,
     ),
     Case(
+        "spark-source",
+        f"Spark reads {spark_source.ROWS:,} messages of 100 bytes to its noop sink, local[2]",
+        (Side("local[2]", spark_source.source),),
+        figures=(
+            Figure("rows_per_s", "rows", "/s", Wanted(least=2_000_000)),
+            Figure("of_parquet", "÷ spark.read.parquet of the same files", "×", Wanted(least=0.6)),
+            Figure("one_topic", "one topic of 1,000: so many times as fast as all", "×", Wanted(least=5.0)),
+            Figure("decoded_per_s", "decoded, rows", "/s"),
+        ),
+        full=True,
+        generator=False,
+        once=True,
+    ),
+    Case(
+        "pipelines",
+        "smb up with four pipelines: derived topics, statistics, 20,000 messages/s",
+        (Side("smb up", pipelines.pipelines),),
+        figures=(
+            Figure("derived_p50_s", "from a publish to the derived message, median", wanted=Wanted(most=0.6)),
+            Figure("derived_p95_s", "… 95 of 100"),
+            Figure(
+                "stats_gap_s", "longest time between two statistics of a topic that speaks", wanted=Wanted(most=1.0)
+            ),
+            Figure("halfway_s", "at 20,000 messages/s: behind, halfway"),
+            Figure("end_s", "… behind at the end, after a minute"),
+            Figure("caught_up_s", "… until all is read"),
+        ),
+        full=True,
+        once=True,
+    ),
+    Case(
         "spark",
-        f"Spark: {sparking.ROWS:,} messages read, {sparking.WRITTEN:,} published, and from publish to foreachBatch",
+        f"Spark: {sparking.WRITTEN:,} messages published, and from publish to foreachBatch",
         (Side("local[2]", sparking.spark),),
         figures=(
-            Figure("read_per_s", "source, rows", "/s"),
             Figure("written_per_s", "sink, rows", "/s"),
             Figure("latency_s", "from publish to foreachBatch, median"),
             Figure("latency_most_s", "… most"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Timer
 from typing import NamedTuple
 
-from rounds import COST, CPU, OUT, Bench, Run, RunFailed
+from rounds import COST, CPU, OUT, PIECES, Bench, Run, RunFailed
 from servers import BUILD, Server, machine_seconds, processor_seconds, settle, started
 
 from smbroker.log.reader import LogReader
@@ -127,14 +127,18 @@ class Sitting:
         self._line: Run = {}
         self._used = Reading(0.0, 0.0)
         self._late = 0.0  # seconds until the log had it
+        self._rates: list[float] = []
 
     def go(self) -> None:
         """With a log it ends when the log has what was sent: a rate is one that lasts."""
-        before = self._meter.read()
+        before, line = self._meter.read(), self._line
         self._line = self._generator.go()
         ended = time.perf_counter()
         self._meter.wait_for(self._logged + int(self._line["sent"]))
-        self._late += max(0.0, time.perf_counter() - ended - GATHERING)
+        late = max(0.0, time.perf_counter() - ended - GATHERING)
+        self._late += late
+        came = self._line["received"] - line.get("received", 0)
+        self._rates.append(came / (self._line["seconds"] - line.get("seconds", 0.0) + late))
         pairs = zip(self._used, self._meter.read(), before, strict=True)
         self._used = Reading(*(used + now - then for used, now, then in pairs))
         self._meter.settle()
@@ -145,7 +149,8 @@ class Sitting:
             raise RunFailed(f"of {sent:,} messages the log holds {logged:,}")
 
     def figures(self) -> Run:
-        return figures({**self._line, "seconds": self._line["seconds"] + self._late}, self._used)
+        run = figures({**self._line, "seconds": self._line["seconds"] + self._late}, self._used)
+        return {**run, PIECES: self._rates}
 
 
 class Generator:

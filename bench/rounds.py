@@ -2,7 +2,7 @@
 
 Two runs side by side in time share whatever else the machine was doing, so their ratio is worth more
 than that of two medians. For the same reason a run under load is made of short pieces: all sides are up, and
-one has its piece after the other, several times.
+one has its piece after the other, several times. The ratio of two such runs is the median of their pieces' ratios.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,16 +10,17 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from smbroker.model.errors import LogError
 
-Run: TypeAlias = dict[str, float]  # what one run of one side gave
+Run: TypeAlias = dict[str, Any]  # what one run of one side gave: numbers, and under PIECES the rates of its pieces
 Spread: TypeAlias = dict[str, float]  # median, least, most
 
 OUT = "out_per_s"  # deliveries or acknowledgements
 COST = "us_per_answer"  # the time that one of them takes
 CPU = "cpu_s_per_million"
+PIECES = "pieces"
 
 
 class RunFailed(Exception):
@@ -36,7 +37,7 @@ class Scale:
     history: int  # messages of the log that history is asked of
 
 
-USUAL = Scale(3, 300, 5, 250, 1_000_000, 1_000_000)
+USUAL = Scale(3, 300, 7, 250, 1_000_000, 1_000_000)
 QUICK = Scale(1, 100, 2, 150, 100_000, 100_000)
 FULL = Scale(5, 300, 8, 250, 1_000_000, 10_000_000)
 
@@ -197,12 +198,21 @@ def compared(ratio: Ratio, over: Sequence[Run], under: Sequence[Run]) -> dict:
 
 
 def ratio_of(over: Sequence[Run], under: Sequence[Run], key: str) -> Spread | None:
-    each = [one[key] / other[key] for one, other in zip(over, under, strict=True) if other[key]]
+    each = [of_round(one, other, key) for one, other in zip(over, under, strict=True) if other[key]]
     return spread(each) if each else None
 
 
+def of_round(over: Run, under: Run, key: str) -> float:
+    if key not in (OUT, COST) or PIECES not in over:
+        ratio: float = over[key] / under[key]
+        return ratio
+    if key == COST:  # what takes longer has the lower rate
+        over, under = under, over
+    return median(one / other for one, other in zip(over[PIECES], under[PIECES], strict=True))
+
+
 def spreads(runs: Sequence[Run]) -> dict[str, Spread]:
-    return {key: spread([run[key] for run in runs]) for key in runs[0]}
+    return {key: spread([run[key] for run in runs]) for key in runs[0] if key != PIECES}
 
 
 def spread(values: Sequence[float]) -> Spread:

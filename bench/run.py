@@ -10,7 +10,6 @@ from pathlib import Path
 
 import against
 import loads
-import memory
 import picture
 import report
 from cases import CASES
@@ -56,14 +55,6 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def measure(bench: Bench, cases: list[Case], results: list[dict], touch: bool) -> None:
-    if touch:
-        memory.touch(say)
-    for number, case in enumerate(cases, 1):
-        say(f"[{number}/{len(cases)}] {case.name}: {case.title}")
-        results.append(run_case(bench, case))
-
-
 def main() -> int:
     options = parsed()
     if options.list:
@@ -86,7 +77,9 @@ def main() -> int:
         bench = Bench(Path(directory), scale, options.rounds or scale.rounds, say, options.soak)
         about = report.about(bench, options.directory)
         try:
-            measure(bench, cases, results, touch=not options.quick)
+            for number, case in enumerate(cases, 1):
+                say(f"[{number}/{len(cases)}] {case.name}: {case.title}")
+                results.append(run_case(bench, case))
         except KeyboardInterrupt:
             interrupted = True
             say("interrupted: what was started has been ended; the cases that were done follow")

@@ -1,4 +1,4 @@
-"""Spark beside the broker: how fast it reads the log, publishes, and hears of a message. Needs Java and pyspark."""
+"""Spark beside the broker: how fast it publishes, and hears of a message. Needs Java and pyspark."""
 
 import json
 import shutil
@@ -8,13 +8,9 @@ import urllib.request
 from pathlib import Path
 from statistics import median
 
-from inside import turns_of
 from rounds import Bench, Run, RunFailed
 from servers import SMBBROKER, free_port, running
 
-from smbroker.log.log import Log
-
-ROWS = 1_000_000
 WRITTEN = 100_000
 HEARD = 20  # messages whose way is timed
 PATIENCE = 60.0
@@ -27,19 +23,12 @@ def spark(bench: Bench) -> Run:
         raise RunFailed(missing)
     directory = bench.new_directory()
     data, web = directory / "data", free_port()
-    log = Log.open(data / "log")
-    for turn in turns_of(ROWS):
-        log.append([turn])
-    log.close()
     command = [str(SMBBROKER), "--quiet", "--data", str(data), "--listen", f"web://127.0.0.1:{web}"]
     spark = session("local[2]", **{"spark.log.level": "ERROR"})
     try:
         with running(command, directory):
             wait_for_health(web)
             spark.range(10).count()
-            began = time.perf_counter()
-            spark.read.format("smb").option("path", str(data)).load().write.format("noop").mode("overwrite").save()
-            read = time.perf_counter() - began
             rows = spark.range(WRITTEN).selectExpr("'bench/sink' AS topic", "CAST(id AS STRING) AS payload")
             began = time.perf_counter()
             rows.write.format("smb").option("url", f"http://127.0.0.1:{web}").mode("append").save()
@@ -49,7 +38,6 @@ def spark(bench: Bench) -> Run:
         spark.stop()
         shutil.rmtree(directory, ignore_errors=True)
     return {
-        "read_per_s": ROWS / read,
         "written_per_s": WRITTEN / written,
         "latency_s": median(waits),
         "latency_most_s": max(waits),

@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+from operator import truediv
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -46,8 +48,8 @@ def test_a_quick_case_runs_from_end_to_end(tmp_path: Path) -> None:
         [run] = side["runs"]
         assert run["received"] > 0
     [ratio] = case["ratios"]
-    rates = [side["runs"][0]["out_per_s"] for side in case["sides"]]
-    assert ratio["ratio"]["median"] == pytest.approx(rates[0] / rates[1])
+    one, other = [side["runs"][0]["pieces"] for side in case["sides"]]
+    assert ratio["ratio"]["median"] == pytest.approx(median(map(truediv, one, other)))
     assert "| semicolon-1-1 | SMB" in done.stdout
     assert "round 1/1" in done.stderr
     assert list(tmp_path.iterdir()) == [file], "what was written on the way is gone"
@@ -78,6 +80,16 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
     over = [{"rate": value} for value in (10.0, 90.0, 30.0)]
     under = [{"rate": value} for value in (10.0, 30.0, 60.0)]
     assert rounds.ratio_of(over, under, "rate") == {"median": 1.0, "least": 0.5, "most": 3.0}
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_rounds_ratio_is_the_median_of_its_pieces_ratios() -> None:
+    import rounds
+
+    over = {rounds.OUT: 7.0, rounds.COST: 0.14, rounds.PIECES: [10.0, 1.0, 10.0]}
+    under = {rounds.OUT: 5.0, rounds.COST: 0.2, rounds.PIECES: [5.0, 5.0, 5.0]}
+    assert rounds.of_round(over, under, rounds.OUT) == 2.0
+    assert rounds.of_round(over, under, rounds.COST) == 0.5
 
 
 @pytest.mark.usefixtures("modules")

@@ -60,6 +60,25 @@ def test_columns_become_the_rows_that_they_say(turns: list[Columns]) -> None:
     assert built(turns, 100) == plain_rows(turns, 100)
 
 
+def gathered(turns: list[Columns]) -> Columns:
+    one = Columns()
+    for columns in turns:
+        one.gather(columns)
+    return one
+
+
+def test_turns_that_were_gathered_are_the_same_rows_at_their_own_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = [mixed_turn(3), turn(["x"] * 9, received=SOMETIME + 7), mixed_turn(40, SOMETIME - 5), turn(["last"])]
+    one = gathered(turns)
+    assert built([turn(["before"]), one], 5) == plain_rows([turn(["before"]), *turns], 5)
+    assert one.times == (SOMETIME - 5, SOMETIME + 7)
+    assert (one.ts(2), one.ts(3), one.ts(12)) == (SOMETIME, SOMETIME + 7, SOMETIME - 5)
+    some = one.rows([2, 11, 13])
+    assert built([some]) == [row | {"offset": at} for at, row in enumerate(built([one])[at] for at in (2, 11, 13))]
+    monkeypatch.setattr(arrays, "MAX_ROWS", 16)
+    assert built([one], 5) == plain_rows(turns, 5)
+
+
 def test_large_turns_are_cut_into_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "MAX_ROWS", 16)
     monkeypatch.setattr(arrays, "MAX_BYTES", 100)

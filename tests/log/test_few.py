@@ -31,6 +31,11 @@ def turns(draw: st.DrawFn) -> list[Columns]:
             for one in (st.sampled_from(TOPICS), st.sampled_from(PAYLOADS), st.sampled_from(list(Kind)), origin)
         ]
         found.append(Columns(draw(st.integers(1, 1 << 50)), *lists, dict.fromkeys(range(rows), extra) if extra else {}))
+    if draw(st.booleans()):
+        one = Columns()
+        for columns in found:
+            one.gather(columns)
+        return [one]
     return found
 
 

@@ -2,6 +2,7 @@
 
 import resource
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -41,6 +42,24 @@ def test_a_row_says_all_there_is(history: Broker) -> None:
     }  # fmt: skip
     (row,) = messages(history, "?filter=raw").rows
     assert (row["payload_base64"], "text" in row) == ("/w==", False)
+
+
+def test_each_message_has_its_own_time_though_they_are_kept_together(broker: Broker) -> None:
+    topic, peer = "its/own/time", broker.udp()
+    peer.send(b"s" + topic.encode())
+    between = []
+    for number in range(20):
+        before = datetime.now(UTC)
+        assert peer.ask(f"p{topic};{number}".encode()) == f"{topic};{number}".encode()
+        between.append((before, datetime.now(UTC)))
+    post(broker, "kept", b"so all before it is")
+    rows = messages(broker, f"?filter={topic}").rows
+    assert [row["text"] for row in rows] == [str(number) for number in range(20)]
+    times = [datetime.fromisoformat(row["ts"]) for row in rows]
+    assert all(before <= at <= after for at, (before, after) in zip(times, between, strict=True))
+    last = Events(broker, f"?filter={topic}&from={rows[7]['offset']}")
+    assert [event.data["ts"] for event in last.take(13)] == [row["ts"] for row in rows[7:]]
+    last.close()
 
 
 @pytest.mark.parametrize(

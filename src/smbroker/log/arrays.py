@@ -83,17 +83,17 @@ def _slice(columns: Columns, start: int, end: int) -> Columns:
         columns.kinds[start:end],
         columns.origins[start:end],
         {row - start: extra for row, extra in columns.extras.items() if start <= row < end},
+        stamps=columns.stamps[start:end],
     )
 
 
 def _batch(group: list[Columns], rows: int, base: int) -> Batch:
     if not rows:
         return Batch(EMPTY, 0, 0)
-    times = [piece.received for piece in group]
-    ts = b"".join([piece.received.to_bytes(8, "little", signed=True) * len(piece) for piece in group])
+    times = list(chain.from_iterable(piece.times for piece in group))
     arrays = [
         _offsets(base, rows),
-        _fixed(_TS, rows, ts),
+        _fixed(_TS, rows, stamps(group)),
         _topics(group, rows),
         pa.array(together([piece.payloads for piece in group]), _BINARY),
         _kinds([piece.kinds for piece in group], rows),
@@ -119,6 +119,16 @@ def _offsets(base: int, rows: int) -> pa.Array:
 @lru_cache(maxsize=1)
 def _counted() -> pa.Array:
     return pa.array(range(MAX_ROWS), _INT64)
+
+
+def stamps(group: list[Columns]) -> bytes:
+    """The column ts."""
+    return b"".join(
+        [
+            array("q", one.stamps).tobytes() if one.stamps else array("q", [one.received]).tobytes() * len(one)
+            for one in group
+        ]
+    )
 
 
 def together(lists: list[list[T]]) -> list[T]:

@@ -15,7 +15,7 @@ from itertools import accumulate, chain
 from struct import Struct
 from typing import NamedTuple
 
-from smbroker.log.arrays import KINDS, batches_of, same_extra, text, together
+from smbroker.log.arrays import KINDS, batches_of, same_extra, stamps, text, together
 from smbroker.log.format import PLAIN_ROWS, PREFIX, Frame, encode, stamped
 from smbroker.model.message import Columns, Dialect, Kind, Origin
 
@@ -41,10 +41,10 @@ def encoded(turns: Sequence[Columns], base: int, tail: int) -> tuple[bytearray, 
     extra, origins = same_extra(group), _origins(together([columns.origins for columns in group]))
     if extra is None or origins is None:
         return None
-    times = [columns.received for columns in group]
+    times = list(chain.from_iterable(columns.times for columns in group))
     columns = [
         Column((_NOTHING, array("q", range(base, base + rows)).tobytes())),
-        Column((_NOTHING, b"".join([_NUMBER.pack(one.received) * len(one) for one in group]))),
+        Column((_NOTHING, stamps(group))),
         _strings(together([one.topics for one in group])),
         _strings(together([one.payloads for one in group]), alike=False),
         _kinds(together([one.kinds for one in group])),

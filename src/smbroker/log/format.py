@@ -54,7 +54,7 @@ SCHEMA = pa.schema(
     ]
 )
 
-PLAIN_ROWS = 200  # a batch of so many is not compressed; `few` makes them, and an acknowledgement waits for them
+PLAIN_ROWS = 500  # a batch of so many is not compressed; `few` makes them, and an acknowledgement waits for them
 LONG_ROW = 1_024  # bytes on average, from where payloads are most of it; and it bounds what a batch can expand to
 _PLAIN = pa.ipc.IpcWriteOptions()
 _PACKED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)

@@ -70,8 +70,6 @@ class Log:
     @classmethod
     def open(cls, directory: Path, settings: LogSettings | None = None, disk: Disk | None = None) -> "Log":
         """Recovers what is there; begins a log where there is none. Raises LogError (`locked`, `disk`)."""
-        # Arrow's own pool gives memory back after each append, and every page of it has to be cleared for the next one.
-        pa.set_memory_pool(pa.system_memory_pool())
         disk = disk or Disk()
         lock = None
         try:

@@ -87,7 +87,9 @@ class Rows(NamedTuple):
 class Columns:
     """Messages in the order received: `topics[i]`, `payloads[i]`, `kinds[i]` and `origins[i]` are one message."""
 
-    __slots__ = ("_bytes", "_topic", "base", "extras", "kinds", "origins", "payloads", "received", "topics", "wires")
+    __slots__ = (
+        "_bytes", "_topic", "base", "extras", "kinds", "origins", "payloads", "received", "stamps", "topics", "wires",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -99,6 +101,7 @@ class Columns:
         extras: dict[int, Extra] | None = None,
         wires: list[Wire] | None = None,
         base: int = -1,
+        stamps: list[int] | None = None,
     ) -> None:
         self.received = received  # when, in microseconds since 1970 UTC: one time for all that a turn brought
         self.topics = [] if topics is None else topics
@@ -108,11 +111,33 @@ class Columns:
         self.extras = {} if extras is None else extras  # by row; most rows have none
         self.wires = [] if wires is None else wires  # rows that came in as MQTT packets fit to be passed on
         self.base = base  # the offset of the first row, once committed
+        self.stamps = [] if stamps is None else stamps  # when each row was received, if several turns were gathered
         self._bytes = -1
         self._topic: Topic | None = _NOT_ASKED
 
     def __len__(self) -> int:
         return len(self.topics)
+
+    def gather(self, other: "Columns") -> None:
+        """Takes over the rows of another turn; how they came (`wires`) is left out."""
+        row, count = len(self.topics), len(other.topics)
+        self.topics += other.topics
+        self.payloads += other.payloads
+        self.kinds += other.kinds
+        self.origins += other.origins
+        self.stamps += [other.received] * count
+        if other.extras:
+            self.extras.update({row + at: extra for at, extra in other.extras.items()})
+        self.received = other.received
+
+    def ts(self, row: int) -> int:
+        """When it was received."""
+        return self.stamps[row] if self.stamps else self.received
+
+    @property
+    def times(self) -> tuple[int, int]:
+        """Least and greatest `ts`."""
+        return (min(self.stamps), max(self.stamps)) if self.stamps else (self.received, self.received)
 
     @property
     def bytes(self) -> int:
@@ -150,4 +175,5 @@ class Columns:
             [self.kinds[row] for row in numbers],
             [self.origins[row] for row in numbers],
             {new: self.extras[row] for new, row in enumerate(numbers) if row in self.extras},
+            stamps=[self.stamps[row] for row in numbers] if self.stamps else None,
         )

@@ -2,7 +2,7 @@
 
 A turn's columns are handed to the writing thread at once if someone waits for them: an acknowledgement,
 or a subscriber that is fed from the log. Otherwise they gather for some milliseconds, because a commit
-costs the same for one message as for hundreds. When
+costs the same for one message as for hundreds; the rows of small turns become one. When
 they are committed, the acknowledgements are released, those who are fed from the log get them, and they
 stay in memory for a while (`recent`). While the log cannot take messages (`failed`) nothing is handed
 over, and what wants an acknowledgement is refused before it is routed.
@@ -35,6 +35,7 @@ LINGER = 0.05  # seconds that messages may gather when nobody waits for their co
 ROW_BYTES = 100  # what a message takes besides its topic and payload
 FLUSH_ROWS, FLUSH_BYTES = 500, 1 << 20  # delivered before outboxes are flushed
 ENOUGH = 10_000  # messages that need not gather any more
+SMALL_ROWS, SMALL_BYTES = 20, 64 << 10  # of a turn that is put together with others: each by itself would cost more
 
 
 class Commits:
@@ -63,6 +64,7 @@ class Commits:
         self._refuse = refuse
         self._submitted: deque[Sequence[Ack] | Callable[[], None]] = deque()  # callbacks wait for those before them
         self._gathered: list[tuple[Columns, Told | None, Sequence[Note]]] = []
+        self._small: Columns | None = None  # the last of them, if it takes further small turns
         self._rows = 0
         self._delivered_rows = self._delivered_bytes = 0
         self._timer: TimerHandle | None = None
@@ -102,13 +104,25 @@ class Commits:
             if told:
                 told(self.failed)
             return
-        self._submitted.append(acks)
-        self._gathered.append((columns, told, notes))
+        waited_for = acks or told or notes or not self._feed.empty
         self._rows += len(columns)
-        if acks or told or notes or self._rows >= ENOUGH or not self._feed.empty:
+        if not waited_for and len(columns) <= SMALL_ROWS and columns.bytes <= SMALL_BYTES:
+            self._gather(columns)
+        else:
+            self._small = None
+            self._submitted.append(acks)
+            self._gathered.append((columns, told, notes))
+        if waited_for or self._rows >= ENOUGH:
             self.hand_over()
         elif self._timer is None:
             self._timer = self._loop.call_later(LINGER, self.hand_over)
+
+    def _gather(self, columns: Columns) -> None:
+        if self._small is None:
+            self._small = Columns()
+            self._submitted.append(())
+            self._gathered.append((self._small, None, ()))
+        self._small.gather(columns)
 
     def hand_over(self) -> None:
         if self._timer:
@@ -116,6 +130,7 @@ class Commits:
             self._timer = None
         gathered, self._gathered = self._gathered, []
         self._rows = 0
+        self._small = None
         for columns, told, notes in gathered:
             self._writer.submit(columns, notes, told, size_of(columns))
 
@@ -135,7 +150,7 @@ class Commits:
         self._writer.close()
 
     def _committed(self, entries: list[Entry]) -> None:
-        self.stats.commits.add(time.time() - entries[0].columns.received / 1e6)
+        self.stats.commits.add(time.time() - entries[0].columns.times[0] / 1e6)
         for entry in entries:
             self._release(self._next_acks())  # first, for a publisher that is subscribed too
             if len(entry.columns):

@@ -70,7 +70,7 @@ class Sampler:
         origin = columns.origins[row]
         return shortened(
             base + row if self._kept else None,
-            columns.received,
+            columns.ts(row),
             columns.topics[row].decode(),
             columns.payloads[row],
             columns.kinds[row].name.lower(),

@@ -157,7 +157,7 @@ def _event(offset: int | None, columns: Columns, row: int) -> bytes:
     origin = columns.origins[row]
     shown = message(
         offset,
-        columns.received,
+        columns.ts(row),
         columns.topics[row].decode(),
         columns.payloads[row],
         columns.kinds[row].name.lower(),
