@@ -35,7 +35,7 @@ LINGER = 0.05  # seconds that messages may gather when nobody waits for their co
 ROW_BYTES = 100  # what a message takes besides its topic and payload
 FLUSH_ROWS, FLUSH_BYTES = 500, 1 << 20  # delivered before outboxes are flushed
 ENOUGH = 10_000  # messages that need not gather any more
-SMALL_ROWS, SMALL_BYTES = 20, 64 << 10  # of a turn that is put together with others: each by itself would cost more
+SMALL_ROWS, SMALL_BYTES = 20, 4 << 10  # of a turn that is put together with others: each by itself would cost more
 
 
 class Commits:
