@@ -17,7 +17,7 @@ from flow.house import Lines, Udp, end_with_the_tests, wait_for
 from smbroker.cli.ports import typed_before
 from smbroker.cli.smb import COMMANDS
 
-LISTEN = ("udp", "padded", "typed")
+LISTEN = ("udp", "padded", "typed", "mqtt")
 STOP_LIMIT = 30.0  # seconds in which Ctrl-C ends everything, on a busy machine too
 SPOKEN = {  # one topic that is published in each dialect
     "semicolon": "plant/main/pressure",
@@ -25,6 +25,7 @@ SPOKEN = {  # one topic that is published in each dialect
     "pipe": "house/outdoor/temperature",
     "padded": "plant/status",
     "typed": "plant/tank/level",
+    "mqtt": "house/garage/charger",
 }
 
 
@@ -129,6 +130,17 @@ def test_the_thermostat_hears_in_one_dialect_and_answers_in_another(running: Dem
         assert time.monotonic() < deadline, heard
         heard.add(client.receive().decode())
     client.send(b"u")
+
+
+def test_the_charger_obeys_whatever_dialect_it_is_told_in(tmp_path: Path) -> None:
+    with demo(tmp_path, "--speed", "1") as one:  # the car stays at home for two hours
+        client = Udp(one.wait_until_ready()["udp"])
+        client.send(b"shouse/garage/charger")
+        deadline = time.monotonic() + 60
+        for command, state in ((b"off", '"paused"'), (b"on", '"charging"')):
+            while state not in client.receive().decode():
+                assert time.monotonic() < deadline, state
+                client.send(b"phouse/garage/charging;" + command)  # again: at first the devices may not listen yet
 
 
 def test_it_says_now_and_then_that_it_is_alive(running: Demo) -> None:

@@ -1,10 +1,13 @@
 """The simulated devices without sockets or sleeps: messages go straight back to those who would hear them."""
 
+import json
 from collections import Counter, defaultdict
+from itertools import groupby
 from statistics import correlation, mean
 
 import pytest
 
+from smbroker.cli.devices.car import ENOUGH
 from smbroker.cli.devices.controls import TARGETS, Controller, Thermostat
 from smbroker.cli.devices.curves import Clock, number_heard, relative_humidity, saturation
 from smbroker.cli.devices.house import House
@@ -13,11 +16,12 @@ from smbroker.cli.devices.sensors import Message
 from smbroker.cli.devices.wires import ENCODE
 from smbroker.cli.devices.world import World
 from smbroker.client import padded, typed
+from smbroker.model.filter import matches, parse
 from smbroker.model.message import Dialect, Kind
 
 CLOCK = Clock()
 DAY = 24 * 60  # real seconds of a simulated day
-DIALECTS = {Dialect.SOH, Dialect.PIPE, Dialect.SEMICOLON, Dialect.PADDED, Dialect.TYPED}
+DIALECTS = {Dialect.SOH, Dialect.PIPE, Dialect.SEMICOLON, Dialect.PADDED, Dialect.TYPED, Dialect.MQTT}
 RANGES = {  # by the end of the topic: what may be measured at all
     "bedroom/temperature": (14, 26),
     "living/temperature": (16, 26),
@@ -42,6 +46,8 @@ RANGES = {  # by the end of the topic: what may be measured at all
     "bearing": (5, 80),
     "turbidity": (0, 4),
     "chlorine": (0.1, 0.8),
+    "well/level": (10, 19),
+    "well/conductivity": (450, 600),
 }
 
 
@@ -97,8 +103,10 @@ def test_what_happens_does_not_depend_on_how_often_one_looks(make: type[House] |
     if isinstance(often, House) and isinstance(seldom, House):
         assert often.weather.temperature == seldom.weather.temperature
         assert often.rooms == seldom.rooms
+        assert often.car.soc == seldom.car.soc
     elif isinstance(often, Plant) and isinstance(seldom, Plant):
         assert (often.level, often.pressure, often.pumps) == (seldom.level, seldom.pressure, seldom.pumps)
+        assert often.well == seldom.well
 
 
 def test_every_dialect_is_spoken_at_a_pleasant_rate(two_days: list[tuple[float, Message]]) -> None:
@@ -136,6 +144,12 @@ def test_topics_are_known_beforehand(two_days: list[tuple[float, Message]]) -> N
     assert {(message.device, message.dialect) for _, message in two_days} <= world.devices
 
 
+def test_the_pipeline_of_rooms_has_the_rooms_and_what_is_outdoors() -> None:
+    pattern = parse("house/+/temperature")
+    found = [topic for topic in World(1, CLOCK).topics if matches(pattern, topic.encode())]
+    assert sorted(found) == sorted(f"house/{room}/temperature" for room in [*TARGETS, "outdoor"])
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_values_are_possible(seed: int) -> None:
     for _, message in played(World(seed, CLOCK), DAY / 2):
@@ -158,10 +172,15 @@ def test_what_belongs_together_goes_together(series: dict[str, list[tuple[float,
     load, grid = hourly(series["house/power/load"]), hourly(series["house/power/grid"])
     flow, pressure = hourly(series["plant/outlet/flow"]), hourly(series["plant/main/pressure"])
     speed, current = hourly(series["plant/pump1/speed"]), hourly(series["plant/pump1/current"])
+    inflow, well = hourly(series["plant/inlet/flow"]), hourly(series["plant/well/level"])
     assert correlation(light, solar) > 0.99
-    assert [one - two for one, two in zip(load, solar, strict=True)] == pytest.approx(grid, abs=60)
+    assert [one - two for one, two in zip(load, solar, strict=True)] == pytest.approx(
+        grid, abs=75
+    )  # read at moments of their own
     assert correlation(flow, pressure) < -0.6
     assert correlation(speed, current) > 0.95
+    assert correlation(inflow, well) < -0.8
+    assert correlation(well, hourly(series["plant/well/conductivity"])) < -0.95
     energy = [value for _, value in series["house/power/energy"]]
     assert energy == sorted(energy)
     used = energy[-1] - energy[0]  # kWh in some two days
@@ -182,6 +201,58 @@ def test_doors_and_alarms_speak_when_something_happens(two_days: list[tuple[floa
     assert '"state": "raised"' in alarms[0]
 
 
+def documents(said: list[tuple[float, Message]], topic: str) -> list[tuple[float, dict[str, float | str | None]]]:
+    return [(CLOCK.seconds(now) / 3_600 % 24, json.loads(text)) for now, (_, _, name, text, _) in said if name == topic]
+
+
+def test_the_car_is_charged_at_home_and_drives_by_day(two_days: list[tuple[float, Message]]) -> None:
+    said = documents(two_days, "house/garage/charger")
+    states = [state for state, _ in groupby(document["state"] for _, document in said)]
+    assert states == ["charging", *["unplugged", "charging", "done"] * 2]
+    for hour, document in said:
+        soc, power, charging = document["soc"], document["power"], document["state"] == "charging"
+        assert isinstance(power, int)
+        assert 3_400 < power < 3_900 if charging else power == 0
+        assert (document["state"] == "unplugged") == (soc is None)
+        assert soc is None or 20 < float(soc) <= ENOUGH
+        assert not charging or not 9 < hour < 17
+    first, last = said[0][1]["soc"], [document["soc"] for hour, document in said if 7 < hour < 7.9][-1]
+    assert float(str(last)) > float(str(first))
+    opened = [CLOCK.seconds(now) / 3_600 % 24 for now, message in two_days if message.text == "open"]
+    assert {round(hour) for hour in opened} >= {8, 17}
+
+
+def test_the_charger_obeys_and_the_house_draws_less() -> None:
+    house, paused = House(1, CLOCK), House(1, CLOCK)
+    paused.hear("house/garage/charging", "off")
+    for each in (house, paused):
+        each.values(10)
+    assert (house.car.state, paused.car.state) == ("charging", "paused")
+    assert house.load - paused.load == pytest.approx(house.car.power)
+    assert house.car.soc > paused.car.soc
+    paused.hear("house/garage/charging", "on")
+    paused.values(20)
+    assert paused.car.state == "charging"
+
+
+def test_a_paused_charger_charges_after_the_next_trip() -> None:
+    house = House(1, CLOCK)
+    house.hear("house/garage/charging", "off")
+    house.values(12 * 60)  # six in the evening
+    assert house.car.state == "charging"
+
+
+def test_the_heat_pump_and_the_meter_agree(two_days: list[tuple[float, Message]]) -> None:
+    house = House(1, CLOCK)
+    pump = documents([(now, each) for now in range(300) for each in house.values(now)], "house/cellar/heat_pump")[-1][1]
+    assert pump["power"] == pytest.approx(house.heat_pump, abs=20)
+    for _, document in documents(two_days, "house/cellar/heat_pump"):
+        power, cop, supply, back = (float(str(document[name])) for name in ("power", "cop", "supply", "return"))
+        assert 2 < cop < 8 if power >= 1 else cop < 8
+        assert 20 < back <= supply < 40
+        assert supply - back == pytest.approx(power * cop / 1_160, abs=0.2)
+
+
 def test_the_radiator_obeys_and_the_room_gets_warm() -> None:
     warm, cold = House(1, CLOCK), House(1, CLOCK)
     warm.hear("house/living/heating", "100")
@@ -194,13 +265,15 @@ def test_the_radiator_obeys_and_the_room_gets_warm() -> None:
 @pytest.mark.parametrize("text", ["", "warm", "nan", "inf", "1e400", "\ud800", "9" * 400])
 def test_nonsense_is_not_obeyed(text: str) -> None:
     world = World(1, CLOCK)
-    for topic in ("house/living/heating", "house/living/target", "house/attic/target", "plant/pump1/command", "x", ""):
+    rooms = ("house/living/heating", "house/living/target", "house/attic/target", "house/garage/charging")
+    for topic in (*rooms, "plant/pump1/command", "x", ""):
         world.hear(Dialect.SEMICOLON, topic, text)
         world.hear(Dialect.TYPED, topic, text)
     world.values(1)
     assert 0 <= world.house.rooms["living"].heating <= 100
     assert 5 <= world.thermostat.setpoints["living"] <= 30
     assert world.thermostat.setpoints.keys() == TARGETS.keys()
+    assert world.house.car.state == "charging"
 
 
 def said(messages: list[Message], topic: str) -> list[str]:

@@ -1,10 +1,16 @@
 """What the demo shows: the guide's commands, the summary, happenings; on a terminal and elsewhere."""
 
+import shlex
+
+import pytest
+
 from smbroker.cli.devices.curves import Clock
-from smbroker.cli.devices.guide import guide
+from smbroker.cli.devices.guide import WATCH, guide
 from smbroker.cli.devices.news import MOST_LINES, News, Screen
 from smbroker.cli.devices.order import Listener, Order, order_of
+from smbroker.cli.devices.world import World
 from smbroker.client.address import Address
+from smbroker.model.filter import matches, parse
 from smbroker.model.message import Dialect
 
 KNOWN = {"house/living/temperature", "house/hall/door", "plant/alarm/burst"}
@@ -12,6 +18,7 @@ USUAL = [
     Listener("udp", "127.0.0.1", 8080),
     Listener("padded", "127.0.0.1", 1379),
     Listener("typed", "127.0.0.1", 12345),
+    Listener("mqtt", "127.0.0.1", 1883),
 ]
 
 
@@ -42,6 +49,7 @@ def test_each_dialect_is_where_its_listener_is() -> None:
     here = Address("::1", 2)
     assert found == {
         Dialect.PADDED: Address("127.0.0.1", 1),
+        Dialect.MQTT: Address("127.0.0.1", 1),
         Dialect.SOH: here,
         Dialect.PIPE: here,
         Dialect.SEMICOLON: here,
@@ -54,8 +62,17 @@ def test_the_guide_has_a_line_per_dialect_to_watch_and_to_join_in() -> None:
     assert commands(lines, "smbpublish")[0] == ".venv/bin/smbpublish house/living/target 24"
     for program in ("smbsubscribe", "smbpublish"):
         named = [line.split()[0] for line in lines if program in line]
-        assert named == ["semicolon", "soh", "pipe", "padded", "typed"]
+        assert named == ["semicolon", "soh", "pipe", "padded", "typed", "mqtt"]
+    assert commands(lines, "smbpublish")[-1] == ".venv/bin/smbpublish --dialect mqtt house/garage/charging off"
+    assert lines[1].endswith("27 devices in 6 dialects.")
     assert max(map(len, lines)) < 100
+
+
+@pytest.mark.parametrize("dialect", WATCH)
+def test_there_is_something_to_watch(dialect: Dialect) -> None:
+    topics = [topic.encode() for topic in World(1, Clock()).topics]
+    for word in shlex.split(WATCH[dialect]):
+        assert "/" not in word or any(matches(parse(word), topic) for topic in topics), word
 
 
 def test_the_guide_names_ports_and_hosts_that_are_not_the_usual_ones() -> None:

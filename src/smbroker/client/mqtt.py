@@ -1,10 +1,11 @@
 """The MQTT client: clean sessions, QoS 1; version 5 to publish, since only that one is told of a refusal, else 3.1.1.
 
-publish ─► PUBACK within 10 s, or it failed
+publish ─► PUBACK within 10 s, or it failed; a Publisher keeps its connection for more
 subscribe ─► SUBACK within 10 s, or it failed ─► messages, each acknowledged, until the broker closes
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from time import monotonic
 from typing import Any
 
@@ -28,7 +29,7 @@ from smbroker.dialects.mqtt.reasons import BAD_USER_OR_PASSWORD, NOT_AUTHORIZED
 from smbroker.model.errors import Refused
 from smbroker.model.topic import MAX_TOPIC
 
-__all__ = ["ACK_TIMEOUT", "Subscriber", "encode_publish", "encode_subscribe", "publish"]
+__all__ = ["ACK_TIMEOUT", "Publisher", "Subscriber", "encode_publish", "encode_subscribe", "publish"]
 
 ACK_TIMEOUT = 10.0  # seconds
 FAILURE = 0x80  # reasons from here on
@@ -67,16 +68,31 @@ def _check(topic: bytes, judge: Callable[[bytes], object]) -> None:
 def publish(address: Address, topic: bytes, message: bytes, ack_timeout: float = ACK_TIMEOUT) -> None:
     """Returns once the broker has acknowledged the message."""
     request = encode_publish(topic, message)
-    talk = _Talk(address, ack_timeout, PUBLISH_VERSION)
-    try:
+    with closing(Publisher(address, ack_timeout)) as publisher:
+        publisher.send(request)
+
+
+class Publisher:
+    """One message at a time. Of no use after a ClientError: a late acknowledgement would pass for the next one's."""
+
+    def __init__(self, address: Address, ack_timeout: float = ACK_TIMEOUT, client: str = "") -> None:
+        """`client`: its id; the broker chooses one if there is none."""
+        self._ack_timeout = ack_timeout
+        self._talk = _Talk(address, ack_timeout, PUBLISH_VERSION, client)
+
+    def send(self, request: bytes) -> None:
+        """What `encode_publish` gave; returns once the broker has acknowledged it."""
+        talk = self._talk
+        talk.deadline = monotonic() + self._ack_timeout
         talk.stream.send(request)
         ack = talk.wait_for((Acks, Ack), "PUBACK")
         if isinstance(ack, Ack) and ack.reason >= FAILURE:
             why = "not allowed to publish to this topic" if ack.reason == NOT_AUTHORIZED else f"reason {ack.reason:#x}"
-            raise ClientError("refused", f"the broker at {address} refused the message: {why}")
-        talk.stream.leave(Disconnect().encode(PUBLISH_VERSION))
-    finally:
-        talk.stream.close()
+            raise ClientError("refused", f"the broker at {talk.stream.address} refused the message: {why}")
+
+    def close(self) -> None:
+        self._talk.stream.leave(Disconnect().encode(PUBLISH_VERSION))
+        self._talk.stream.close()
 
 
 class Subscriber:
@@ -115,16 +131,22 @@ class Subscriber:
 class _Talk:
     """A connection after its CONNECT."""
 
-    def __init__(self, address: Address, ack_timeout: float, version: int = VERSION) -> None:
+    def __init__(self, address: Address, ack_timeout: float, version: int = VERSION, client: str = "") -> None:
         self.deadline: float | None = monotonic() + ack_timeout
         self._timeout = ack_timeout
         self.stream = Stream(address, ack_timeout)
         self._decoder = Decoder(MAX_LENGTH, version)
         self._items: list[Any] = []
-        self.stream.send(Connect(version, user=address.user, password=address.password).encode())
-        code = self.wait_for(Connack, "CONNACK").code
+        try:
+            self.stream.send(Connect(version, client, user=address.user, password=address.password).encode())
+            self._check(self.wait_for(Connack, "CONNACK").code)
+        except ClientError:
+            self.stream.close()
+            raise
+
+    def _check(self, code: int) -> None:
         if code:
-            why = REFUSALS.get(code, f"code {code}")
+            address, why = self.stream.address, REFUSALS.get(code, f"code {code}")
             if code in NOT_ALLOWED:
                 why += f" to {address.user}" if address.user else "; log in with --user and --password-file"
             raise ClientError("refused", f"the broker at {address} refused the connection: {why}")

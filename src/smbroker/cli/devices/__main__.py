@@ -57,13 +57,14 @@ def _stop_at_the_end_of(lines: terminal.InputLines) -> None:
 
 def _play(order: Order) -> NoReturn:
     clock, addresses = Clock(order.speed), order.addresses
-    world, wires = World(order.seed, clock), Wires(addresses)
-    _wait_for_broker(wires, addresses)
+    world = World(order.seed, clock)
+    with closing(Wires(addresses)) as wires:
+        _wait_for_broker(wires, addresses)
     if not order.quiet:
         _announce(order, sum(dialect in addresses for _, dialect in world.devices))
     screen = None if order.quiet else Screen(News(clock, world.topics), columns_of_terminal())
     try:
-        with closing(Ears(addresses, CLIENT, world.thermostat.hears)) as ears:
+        with closing(Wires(addresses)) as wires, closing(Ears(addresses, CLIENT, world.thermostat.hears)) as ears:
             Player(world, wires, ears, addresses, screen).run()
     finally:
         if screen:

@@ -19,6 +19,7 @@ WATCH = {
     Dialect.PIPE: "house/living/temperature",
     Dialect.PADDED: "house/hall/door plant/status",
     Dialect.TYPED: "--id me house/power/grid plant/tank/level",
+    Dialect.MQTT: "'house/+/temperature' 'house/garage/#'",
 }
 JOIN = {
     Dialect.SEMICOLON: "house/living/target 24",
@@ -26,6 +27,7 @@ JOIN = {
     Dialect.PIPE: "hello/world 'good morning'",
     Dialect.PADDED: "house/bath/target 25",
     Dialect.TYPED: "--type int house/hall/target 20",
+    Dialect.MQTT: "house/garage/charging off",
 }
 
 
@@ -40,7 +42,8 @@ def guide(addresses: Mapping[Dialect, Address], devices: int, programs: str, spe
         coloured("Watch them", BOLD) + ", in another terminal:",
         *_lines("smbsubscribe", WATCH, addresses, programs),
         "",
-        coloured("Join in", BOLD) + "; whoever speaks another dialect hears it too, and thermostat and pumps obey:",
+        coloured("Join in", BOLD)
+        + "; whoever speaks another dialect hears it too, and thermostat, pumps and charger obey:",
         *_lines("smbpublish", JOIN, addresses, programs),
         "",
         "Below is what the broker relays. " + coloured("Ctrl-C", BOLD) + " stops everything.",

@@ -5,7 +5,8 @@
     radiators, as the thermostat commands them ─────┘
     all that draws current, less what the sun gives ─► power, energy
 
-The radiators obey `house/ROOM/heating`, in per cent, whoever publishes it.
+The radiators obey `house/ROOM/heating`, in per cent, and the car's charger `house/garage/charging`, on or off, whoever
+publishes it.
 """
 
 import json
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from random import Random
 
 from smbroker.cli.devices import curves
+from smbroker.cli.devices.car import Car
 from smbroker.cli.devices.curves import DAY, HOUR, MINUTE, STEP, Clock, Drift, hour_of, lagged, number_heard
 from smbroker.cli.devices.sensors import Board, Message, Sensor
 from smbroker.cli.devices.weather import Weather
@@ -23,6 +25,7 @@ WALLS = 22 * HOUR  # how long a room keeps its warmth
 OPEN_WINDOW = 1.2 * HOUR  # … and with the window open
 RADIATOR = 2.6 / HOUR  # kelvin per second, fully open
 RADIATOR_LAG = 8 * MINUTE
+HEATING_WATER = 1_160.0  # watts that a kelvin between supply and return is worth: 1,000 litres an hour
 DARK, BRIGHT = 120.0, 200.0  # lux of daylight: people switch the lamp on, and off again
 
 PLAN = (  # a working day: the hour, where people are from then on, what they do there
@@ -100,6 +103,7 @@ class House:
         self._base = Drift(self._random, 95, 12, 20 * MINUTE)  # watts that are always drawn
         self._voltage = Drift(self._random, 231, 1.6, 10 * MINUTE)
         self._frequency = Drift(self._random, 50, 0.018, 2 * MINUTE)
+        self.car = Car(seed)
         self.energy = 4_218.0  # kWh
         self.load = self.solar = self.heat_pump = 0.0  # watts
         self._step()
@@ -118,6 +122,8 @@ class House:
                 heating = number_heard(text, 0, 100)
                 if heating is not None:
                     self.rooms[name].heating = heating
+            case ["house", "garage", "charging"] if text in ("on", "off"):
+                self.car.paused = text == "off"
 
     # --- one step ---
 
@@ -191,7 +197,8 @@ class House:
         self.heat_pump = 4.2 * sum(room.warmth for room in self.rooms.values())
         self.solar = 4_800 * self.weather.sunshine
         washing = self._washing()
-        self.load = self._base.step() + fridge + lamps + kettle + oven + television + self.heat_pump
+        self.car.step(bool(self.people), self._voltage.value)
+        self.load = self._base.step() + fridge + lamps + kettle + oven + television + self.heat_pump + self.car.power
         self.load += washing[1] if washing else 0
         self.energy += self.load * STEP / HOUR / 1_000
         self._voltage.mean = 231 - 0.0006 * (self.load - self.solar)  # the feeder is long
@@ -215,6 +222,9 @@ class House:
             self._contact("bedroom/window", lambda: self.rooms["bedroom"].window_open),
             self._contact("kitchen/window", lambda: self.rooms["kitchen"].window_open),
             Sensor("washer", Dialect.PADDED, "house/bath/washer", self._washer_status, 3, at_once=True),
+            self._contact("garage/door", lambda: bool(self._deeds.keys() & {"leave", "return"}), Dialect.MQTT),
+            Sensor("charger", Dialect.MQTT, "house/garage/charger", self._charger_status, 2),
+            Sensor("heat pump", Dialect.MQTT, "house/cellar/heat_pump", self._heat_pump_status, 3),
         ]
 
     def _room_sensors(self, room: Room) -> list[Sensor]:
@@ -251,11 +261,9 @@ class House:
             Sensor(*grid, "house/grid/frequency", lambda: self._frequency.value, 2, 3, noise=0.002, kind=exact),
         ]
 
-    def _contact(self, place: str, is_open: Callable[[], bool]) -> Sensor:
+    def _contact(self, place: str, is_open: Callable[[], bool], dialect: Dialect = Dialect.PADDED) -> Sensor:
         device = f"{place.replace('/', ' ')} contact"
-        return Sensor(
-            device, Dialect.PADDED, f"house/{place}", lambda: "open" if is_open() else "closed", 30, at_once=True
-        )
+        return Sensor(device, dialect, f"house/{place}", lambda: "open" if is_open() else "closed", 30, at_once=True)
 
     def _washer_status(self) -> str | None:
         washing = self._washing()
@@ -264,6 +272,19 @@ class House:
         phase, watts, turns = washing
         left = round(self._left("washing") * LASTS["washing"] / MINUTE)
         return json.dumps({"phase": phase, "watts": watts, "rpm": turns, "minutes_left": left})
+
+    def _charger_status(self) -> str:
+        car = self.car
+        soc = round(car.soc, 1) if car.at_home else None  # it asks the car, through the cable
+        return json.dumps({"power": round(car.power), "soc": soc, "state": car.state})
+
+    def _heat_pump_status(self) -> str:
+        supply = 25 + self.heat_pump / 175  # °C: the more the rooms ask for, the warmer
+        lift = supply - self.weather.temperature + 10  # kelvin, with what the exchangers need
+        cop = 0.45 * (supply + 273) / lift if self.heat_pump else 0.0  # heat for power: nearly half of Carnot's
+        back = supply - self.heat_pump * cop / HEATING_WATER
+        rounded = {"cop": round(cop, 2), "supply": round(supply, 1), "return": round(back, 1)}
+        return json.dumps({"power": round(self.heat_pump), **rounded})
 
 
 def _switch(on: bool) -> str:

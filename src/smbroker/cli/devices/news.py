@@ -1,6 +1,6 @@
 """What the demo shows while it runs: the pace, some values, and what is worth a line of its own.
 
-    06:42 · 29 messages/s · 1,204 so far · living 20.61 °C · 732 W · tank 57 %      the summary
+    06:42 · 30 messages/s · 1,254 so far · living 20.61 °C · 5418 W · tank 57 %     the summary
     06:44 · house/hall/door open                                                    a happening
 
 On a terminal the summary stays on the last line and is drawn anew; the cursor waits on an empty line

@@ -26,6 +26,8 @@ from smbroker.cli.devices.sensors import NEVER, Board, Message, Sensor
 from smbroker.model.message import Dialect, Kind
 
 TANK = 90.0  # m³
+WELL = 18.5  # metres of water above the pumps while they stand still
+DRAWDOWN = 0.07  # metres per m³/h, in the long run
 PUMP_FLOW = 36.0  # m³/h of one pump alone
 SHARED = 0.9  # … and of each when both push into the same pipe
 FULL_SPEED = 1_450.0  # turns per minute
@@ -85,6 +87,7 @@ class Plant:
         self._seconds = clock.seconds(0)
         self.pumps = {name: Pump(name, wear=random.uniform(0.05, 0.3)) for name in ("pump1", "pump2")}
         self.level = 58.0  # per cent
+        self.well = WELL
         self.inflow = self.outflow = 0.0  # m³/h
         self.pressure = 4.0  # bar
         self._thirst = Drift(random, 1.0, 0.07, 25 * MINUTE)
@@ -140,6 +143,7 @@ class Plant:
         speeds = [pump.speed for pump in self.pumps.values()]
         together = SHARED if min(speeds) > 0.5 else 1.0
         self.inflow = PUMP_FLOW * together * sum(speeds)
+        self.well = lagged(self.well, WELL - DRAWDOWN * self.inflow, 15 * MINUTE)
         if self._random.random() < BURSTS * STEP:
             self._burst_until = self._seconds + REPAIR
             self._stirred = 1.5
@@ -177,6 +181,8 @@ class Plant:
                 Sensor("alarm box", Dialect.PADDED, f"plant/alarm/{alarm.name}", _said(alarm), NEVER, at_once=True)
                 for alarm in self.alarms
             ),
+            Sensor("well probe", Dialect.MQTT, "plant/well/level", lambda: self.well, 1, decimals=2, noise=0.01),
+            Sensor("well probe", Dialect.MQTT, "plant/well/conductivity", self._conductivity, 3, noise=0.8),
         ]
 
     def _pump_sensors(self, pump: Pump) -> list[Sensor]:
@@ -191,6 +197,10 @@ class Plant:
 
     def _level(self) -> float:
         return within(self.level, 0.2, 99.8)  # what the gauge can tell
+
+    def _conductivity(self) -> float:
+        """µS/cm: water from deeper down has more salts."""
+        return 486 + 9 * (WELL - self.well)
 
     def _status(self) -> str:
         return json.dumps(

@@ -1,8 +1,9 @@
 """How the devices reach the broker: the only place of the simulation that has sockets.
 
 Every device that speaks over UDP has a socket, and so an address, of its own; padded publishers
-connect for each message, as the existing ones do. What the broker sends is read by threads and
-waits in `heard`.
+connect for each message, as the existing ones do; an MQTT device keeps its connection, and after
+trouble opens another with its next message. What the broker sends is read by threads and waits
+in `heard`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +12,7 @@ from threading import Thread
 from typing import NamedTuple
 
 from smbroker.cli.devices.sensors import Message
-from smbroker.client import padded, pipe, semicolon, soh, typed
+from smbroker.client import mqtt, padded, pipe, semicolon, soh, typed
 from smbroker.client.address import Address
 from smbroker.client.datagrams import Datagrams
 from smbroker.client.errors import ClientError
@@ -25,13 +26,15 @@ DIALECTS = {  # those of a listener that devices can publish to; typed publishes
     "pipe": (Dialect.PIPE,),
     "semicolon": (Dialect.SEMICOLON,),
     "padded": (Dialect.PADDED,),
-    "tcp": (Dialect.PADDED,),
+    "tcp": (Dialect.PADDED, Dialect.MQTT),
     "typed": (Dialect.TYPED,),
+    "mqtt": (Dialect.MQTT,),
 }
 ENCODE: dict[Dialect, Callable[[bytes, bytes], bytes]] = {
     Dialect.SOH: soh.encode_publish,
     Dialect.PIPE: pipe.encode_publish,
     Dialect.SEMICOLON: semicolon.encode_publish,
+    Dialect.MQTT: mqtt.encode_publish,
 }
 
 
@@ -39,12 +42,16 @@ class Wires:
     def __init__(self, addresses: Mapping[Dialect, Address]) -> None:
         self._addresses = addresses
         self._sockets: dict[tuple[str, Dialect], Datagrams] = {}
+        self._connections: dict[str, mqtt.Publisher] = {}
 
     def publish(self, message: Message) -> None:
         """Raises ClientError if the broker does not take it, as far as the dialect lets us know."""
         topic, text, dialect = message.topic.encode(), message.text.encode(), message.dialect
         if dialect is Dialect.PADDED:
             padded.publish(self._addresses[dialect], topic, text, ANSWER_TIMEOUT)
+            return
+        if dialect is Dialect.MQTT:
+            self._publish_connected(message.device, ENCODE[dialect](topic, text))
             return
         datagrams = self._socket(message.device, dialect)
         if dialect is Dialect.TYPED:
@@ -55,6 +62,21 @@ class Wires:
             _check_answer(datagrams.receive(ANSWER_TIMEOUT))
         else:
             datagrams.check_refused()
+
+    def close(self) -> None:
+        for datagrams in self._sockets.values():
+            datagrams.close()
+        for publisher in self._connections.values():
+            publisher.close()
+
+    def _publish_connected(self, device: str, request: bytes) -> None:
+        if device not in self._connections:
+            self._connections[device] = mqtt.Publisher(self._addresses[Dialect.MQTT], ANSWER_TIMEOUT, device)
+        try:
+            self._connections[device].send(request)
+        except ClientError:
+            self._connections.pop(device).close()
+            raise
 
     def _socket(self, device: str, dialect: Dialect) -> Datagrams:
         if (device, dialect) not in self._sockets:
