@@ -37,7 +37,7 @@ class Scale:
     history: int  # messages of the log that history is asked of
 
 
-USUAL = Scale(3, 300, 7, 250, 1_000_000, 1_000_000)
+USUAL = Scale(3, 300, 5, 250, 1_000_000, 1_000_000)
 QUICK = Scale(1, 100, 2, 150, 100_000, 100_000)
 FULL = Scale(5, 300, 8, 250, 1_000_000, 10_000_000)
 

@@ -4,14 +4,16 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from cli.programs import SCRIPTS, run
+from smbroker.log.lock import Lock
 
 pytest.importorskip("deltalake")
-STATUS = {
+STATUS: dict[str, Any] = {
     "pid": 1,
     "updated": "2026-01-31T12:00:00Z",
     "pipelines": [
@@ -38,8 +40,19 @@ def test_status_shows_each_pipeline_and_its_error(data: Path) -> None:
     lines = result.stdout.decode().splitlines()
     assert lines[1].split() == ["a", "running", "2026-01-31T12:00:00Z", "12", "3", "80", "1,234", "0", "table", "t"]
     assert lines[2].split()[:2] == ["b", "failed"]
-    assert result.stderr == b"b.sql:3: it is bad\n"
-    assert result.returncode == 1
+    assert lines[3:] == ["b.sql:3: it is bad"]
+    assert (result.returncode, result.stderr) == (1, b"")
+
+
+def test_status_names_files_from_the_current_directory(data: Path) -> None:
+    error = {"file": str(data / "pipelines" / "b.sql"), "line": 3, "reason": "it is bad"}
+    (data / "pipelines.json").write_text(
+        json.dumps(STATUS | {"pipelines": [STATUS["pipelines"][1] | {"error": error}]})
+    )
+    for folder, shown in ((data, "pipelines/b.sql"), (Path("/"), str(data / "pipelines" / "b.sql").lstrip("/"))):
+        words = [SCRIPTS / "smb", "pipeline", "status", "--data", data]
+        result = subprocess.run(words, capture_output=True, cwd=folder, timeout=60)
+        assert result.stdout.decode().splitlines()[2] == f"{shown}:3: it is bad"
 
 
 def test_reset_forgets_how_far_a_pipeline_is_and_keeps_its_table(data: Path) -> None:
@@ -55,6 +68,29 @@ def test_reset_forgets_how_far_a_pipeline_is_and_keeps_its_table(data: Path) -> 
     assert list((data / "checkpoints").iterdir()) == list((data / "tables").iterdir()) == []
     again = run("smb", "pipeline", "reset", "a", "--data", str(data))
     assert (again.returncode, b"nothing to reset" in again.stderr) == (1, True)
+
+
+def test_reset_drops_the_table_of_a_pipeline_whose_file_is_gone(data: Path) -> None:
+    (data / "pipelines.json").write_text(json.dumps(STATUS))
+    for name in ("gone", "other"):
+        (data / "checkpoints" / name).mkdir(parents=True)
+    (data / "checkpoints" / "t").mkdir()
+    for name in ("gone", "t"):
+        (data / "tables" / name).mkdir(parents=True)
+    dropped = run("smb", "pipeline", "reset", "gone", "--drop-table", "--data", str(data))
+    assert (dropped.returncode, b"table gone is dropped\n" in dropped.stderr) == (0, True)
+    none = run("smb", "pipeline", "reset", "other", "--drop-table", "--data", str(data))
+    assert (none.returncode, b"no table is dropped: there is no table other; " in none.stderr) == (0, True)
+    others = run("smb", "pipeline", "reset", "t", "--drop-table", "--data", str(data))
+    assert (others.returncode, b"no table is dropped: table t is written by a\n" in others.stderr) == (0, True)
+    assert [entry.name for entry in (data / "tables").iterdir()] == ["t"]
+
+
+def test_while_pipelines_run_one_is_told_to_stop_them_first(data: Path) -> None:
+    with Lock(data / "pipelines.lock"):
+        result = run("smb", "pipeline", "reset", "a", "--data", str(data))
+    wanted = f"a cannot be reset while pipelines run on {data}: stop `smb up` (or `smb pipeline run`) first\n"
+    assert (result.returncode, result.stderr.decode()) == (1, wanted)
 
 
 @pytest.mark.parametrize(
@@ -107,3 +143,9 @@ def test_tables_are_listed_and_shown(data: Path) -> None:
     missing = run("smb", "table", "show", "x", "--data", str(data))
     assert (missing.returncode, b"there is no table x" in missing.stderr) == (1, True)
     assert run("smb", "table", "show", "--data", str(data)).returncode == 2
+
+
+def test_a_table_that_is_still_to_come_is_told_as_that(data: Path) -> None:
+    (data / "pipelines.json").write_text(json.dumps(STATUS))
+    result = run("smb", "table", "show", "t", "--data", str(data))
+    assert (result.returncode, b"; a writes it, and has no rows yet: " in result.stderr) == (1, True)

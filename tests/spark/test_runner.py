@@ -95,7 +95,8 @@ def test_files_are_picked_up_while_the_others_go_on(spark: SparkSession, store: 
             "changed",
         ]
         (pipelines / "late.sql").unlink()
-        wait_for(lambda: running.status("late") is None, "removed", PATIENCE)
+        wait_for(lambda: "late: stopped, its file is gone" in running.said, "the end of it is told", PATIENCE)
+        assert running.status("late") is None
         wait_rows(store.path, "numbers", 2)
         assert running.status("numbers").since == began
         wait_for(
@@ -124,6 +125,43 @@ def test_a_query_that_fails_is_started_again_and_loses_nothing(
         flag.touch()
         assert [row["offset"] for row in wait_rows(store.path, "t", 2)] == [0, 1]
         wait_for(lambda: running.status("flaky").error is None, "no error", PATIENCE)
+
+
+MAXIMA = (
+    "-- table: maxima\n-- mode: update\n-- key: topic\nSELECT topic, max(value) AS high FROM messages GROUP BY topic\n"
+)
+CHANGES = {  # and what Spark says of each
+    MAXIMA.replace("AS high", "AS high, min(value) AS low"): "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] ",
+    MAXIMA.replace("GROUP BY topic", "GROUP BY topic, offset"): "[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] ",
+    NUMBERS.replace("numbers", "maxima"): "[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] ",
+    MAXIMA.replace("FROM messages", "FROM (FROM messages UNION ALL FROM messages)"): "",
+}
+
+
+def test_a_change_that_does_not_fit_the_state_fails_for_good_until_it_is_undone(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    store.publish_payloads([b"1", b"2"], ORIGINS[1])
+    advice = (
+        "what it remembers does not fit the changed query; "
+        "undo the change, or begin anew: stop smb, then `smb pipeline reset maxima`"
+    )
+    changed = "maxima: maxima.sql has changed"
+    with started(spark, store.path, directory(tmp_path, maxima_sql=MAXIMA)) as running:
+        wait_for(lambda: (one := running.status("maxima")) and one.batch is not None, "a batch that is done", PATIENCE)
+        for text, code in CHANGES.items():
+            changes = running.said.count(changed)
+            directory(tmp_path, maxima_sql=text)
+            wait_for(lambda changes=changes: running.said.count(changed) > changes, "the change", PATIENCE)
+            store.publish_payloads([b"1"], ORIGINS[1])  # the query as it was does not see this
+            wanted = f"{tmp_path}/pipelines/maxima.sql:1: {code}{advice}"
+            wait_for(lambda wanted=wanted: running.said[-1] == wanted, f"{wanted}: {running.said}", PATIENCE)
+            assert running.status("maxima").state == "failed"
+        directory(tmp_path, maxima_sql=MAXIMA)
+        store.publish_payloads([b"3"], ORIGINS[1])
+        wait_for(lambda: rows_of(store.path, "maxima")[0]["high"] == 3, "the pipeline goes on", PATIENCE)
+        assert running.status("maxima").state == "running"
+        assert not any("again in" in line for line in running.said)
 
 
 def test_what_retention_has_taken_is_told_and_the_pipeline_goes_on(

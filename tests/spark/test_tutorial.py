@@ -9,9 +9,12 @@ from pyspark.sql import SparkSession
 
 from cli.programs import run
 from flow.house import Broker, wait_for
+from log.logkit import ORIGINS
 from smbroker.log.reader import LogReader
 from smbroker.log.rows import as_json
-from spark.runnerkit import PATIENCE, started, wait_rows
+from smbroker.spark.pipelines import files
+from spark.runnerkit import PATIENCE, rows_of, run_once, started, wait_rows
+from spark.sparkkit import Store
 
 DOCS = Path(__file__).parents[2] / "docs"
 _code = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE).findall
@@ -58,7 +61,32 @@ def test_the_tutorial(spark: SparkSession, tmp_path: Path) -> None:
             error = running.wait_state("rooms", "failed").error
             assert (error["line"], error["reason"].startswith("[UNRESOLVED_ROUTINE]")) == (9, True)
             assert running.status("warm").state == "running"
+            run("smbpublish", "-p", broker.ports["udp"], "house/hall/temperature", "19")
+            (pipelines / "rooms.sql").write_text(sql.replace("avg(value)", "max(value) AS high, avg(value)"))
+            failed = "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] what it remembers does not fit the changed query"
+            told_again = lambda: failed in (running.status("rooms").error or {"reason": ""})["reason"]  # noqa: E731
+            wait_for(told_again, "an error", PATIENCE)
         _read_as_told(tmp_path)
+        assert run("smb", "pipeline", "reset", "rooms", "--data", str(broker.data)).returncode == 0
+
+
+def test_the_example_with_another_time(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    (sql,) = blocks("reference/pipelines.md", "sql")
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "samples.sql").write_text(sql.replace("lab/#", "p"))
+    times = ["2026-01-31T12:00:10Z", "2026-01-31T12:00:20Z", "noon", "2026-01-31T12:05:00Z"]
+    payloads = [json.dumps({"time": time, "ph": ph}).encode() for ph, time in enumerate(times)]
+    store.publish_payloads([*payloads, b"no JSON"], ORIGINS[1])
+    running = run_once(spark, store.path, tmp_path / "pipelines")
+    assert running.status("samples").error is None
+    assert [(row["minute"].isoformat(), row["ph"]) for row in rows_of(store.path, "samples")] == [
+        ("2026-01-31T12:00:00+00:00", 1.0)
+    ]
+
+
+def test_the_tutorial_names_every_key() -> None:
+    text = (DOCS / "tutorial-pipelines.md").read_text()
+    assert all(f"`{key}`" in text for key in files.KEYS)
 
 
 def _read_as_told(folder: Path) -> None:

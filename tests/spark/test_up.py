@@ -68,8 +68,10 @@ def test_up_starts_spark_again_and_ends_when_it_alone_is_told_to(tmp_path: Path)
     with running(tmp_path, "up") as one:
         wait_for(lambda: one.err.has("archive: running"), f"pipelines: {one.err.all}", PATIENCE)
         (tmp_path / "pipelines").mkdir()
-        (tmp_path / "pipelines" / "bad.sql").write_text("-- table: t\nSELECT x FORM messages\n")
+        (tmp_path / "pipelines" / "bad.sql").write_text("-- table: t\nSELECT x FROM messages\n")
         wait_for(lambda: one.err.has("bad.sql:2: "), f"the error: {one.err.all}", PATIENCE)
+        assert any(line.startswith("pipelines/bad.sql:2: [UNRESOLVED_COLUMN") for line in one.err.all), one.err.all
+        assert not one.err.has("SQLQueryContextLogger"), one.err.all
         os.kill(java_of(one), signal.SIGKILL)
         wait_for(lambda: one.err.has("starting again in 1 s"), f"the end of Spark: {one.err.all}", PATIENCE)
         running_again = lambda: sum("archive: running" in line for line in one.err.all) >= 2  # noqa: E731

@@ -33,7 +33,7 @@ EXAMPLES = """\
   smb pipeline run                      those in ./pipelines and the built-in ones, until Ctrl-C
   smb pipeline run rooms --once         one, until it has read what is there
   smb pipeline check pipelines/*.sql    whether files would run; exit status 1 if not
-  smb pipeline reset rooms --from 0     read the log again from the beginning at the next start
+  smb pipeline reset rooms --from 0     read the log again from the beginning at the next start; stop `smb up` before
 """
 FAILED = 1  # exit status: a pipeline is bad or has failed
 STATUSES = {"no_java": 3, "no_spark": 3, "spark_died": 4}  # exit statuses; those of 4 may be started again
@@ -67,7 +67,7 @@ def _parser() -> arguments.Parser:
     )
     add = parser.add_argument
     add("action", choices=list(ACTIONS), metavar="run|check|status|reset", help="what to do")
-    add("names", nargs="*", metavar="NAME", help="run, reset: pipelines; check: files")
+    add("names", nargs="*", metavar="NAME", help="run: pipelines; reset: one, while none run; check: files")
     add("--data", metavar="DIR", help="data directory of the broker (default smb-data)")
     add("--config", metavar="FILE", type=Path, help="settings, for data and [pipelines]")
     add("--pipelines", metavar="DIR", help="run: where the files are (default pipelines)")
@@ -80,7 +80,11 @@ def _parser() -> arguments.Parser:
     add("--beside", action="store_true", help=argparse.SUPPRESS)  # of a broker: ends with standard input
     add("--verbose", action="store_true", help="run, check: show what Spark prints")
     add("--from", dest="start", metavar="OFFSET", help="reset: begin there (default: the first message there is)")
-    add("--drop-table", action="store_true", help="reset: remove the pipeline's table too")
+    add(
+        "--drop-table",
+        action="store_true",
+        help="reset: remove the pipeline's table too, or without its file that of its name",
+    )
     return parser
 
 
@@ -119,8 +123,18 @@ def _run(options: argparse.Namespace, config: Config) -> int:
             known = ", ".join(configuration.BUILTIN)
             raise UsageError("config", f"pipelines.builtin: there is no {name}; there are {known}")
     _check_names(wanted)
-    with Lock(data / LOCK):
+    with _locked(data, f"pipelines run on {data} already"):
         return _run_locked(options, data, wanted)
+
+
+def _locked(data: Path, otherwise: str) -> Lock:
+    """Whoever has it is a child of `smb up`, or a run: its number would tell nobody anything."""
+    try:
+        return Lock(data / LOCK)
+    except LogError as error:
+        if error.code != "locked":
+            raise
+        raise LogError("locked", f"{otherwise}: stop `smb up` (or `smb pipeline run`) first") from error
 
 
 def _live_beside(data: Path) -> None:
@@ -308,6 +322,7 @@ def _check_in_spark(sound: "list[Pipeline]", options: argparse.Namespace) -> int
 
 def _status(options: argparse.Namespace, config: Config) -> int:
     from smbroker.spark.pipelines import status
+    from smbroker.spark.pipelines.problem import near
 
     data = _data(options, config)
     told = status.read(data)
@@ -325,7 +340,8 @@ def _status(options: argparse.Namespace, config: Config) -> int:
         terminal.write(("  ".join(cells).rstrip() + "\n").encode())
     errors = [one["error"] for one in told["pipelines"] if one.get("error")]
     for error in errors:
-        terminal.error(f"{error['file']}:{error['line']}: {error['reason']}")
+        text = f"{near(Path(error['file']))}:{error['line']}: {error['reason']}"
+        terminal.write(f"{terminal.printable(text)}\n".encode())
     return FAILED if errors else 0
 
 
@@ -338,7 +354,7 @@ def _reset(options: argparse.Namespace, config: Config) -> int:
 
     if len(options.names) != 1:
         raise UsageError("no_pipeline", "reset: name one pipeline")
-    (name,) = options.names
+    name = reset.checked_name(*options.names)
     start = None
     if options.start is not None:
         try:
@@ -348,15 +364,19 @@ def _reset(options: argparse.Namespace, config: Config) -> int:
     data = _data(options, config)
     if not data.is_dir():
         raise UsageError("no_data", f"{data}: there is no such directory; --data says where it is")
-    with Lock(data / LOCK):
-        table = reset.table_of(data, name)
-        known = reset.reset(data, name, start, options.drop_table)
+    with _locked(data, f"{name} cannot be reset while pipelines run on {data}"):
+        table, why_none = reset.table_of(data, name)
+        known = reset.reset(data, name, start, table if options.drop_table else None)
     if not known and start is None:
         terminal.fail(f"{name} has not run on {data}: there is nothing to reset")
     where = f"offset {start}" if start is not None else "the first message there is"
     terminal.say(f"{name} begins again at {where}")
     if table and not options.drop_table:
         terminal.say(f"table {table} keeps its rows: what is read again is added again, unless the pipeline has a key")
+    elif table:
+        terminal.say(f"table {table} is dropped")
+    elif options.drop_table:
+        terminal.say(f"no table is dropped: {why_none}")
     return 0
 
 

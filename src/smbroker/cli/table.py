@@ -25,7 +25,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("name", nargs="?", metavar="NAME", help="show: the table")
     parser.add_argument("--data", metavar="DIR", help="data directory (default smb-data)")
     parser.add_argument("--config", metavar="FILE", type=Path, help="settings, for the data directory")
-    parser.add_argument("--limit", metavar="N", default=str(LIMIT), help="show: so many rows (default %(default)s)")
+    parser.add_argument(
+        "--limit",
+        metavar="N",
+        default=str(LIMIT),
+        help="show: so many rows, the newest, by offset or else by time; any if there is neither (default %(default)s)",
+    )
     options = parser.parse_intermixed_args(words)
     try:
         config = configuration.load(options.config) if options.config else configuration.Config()
@@ -67,7 +72,22 @@ def _show(data: Path, options: argparse.Namespace) -> int:
         limit = arguments.whole_number(options.limit, 1, MAX_LIMIT)
     except UsageError as error:
         raise UsageError(error.code, f"--limit {options.limit}: {error.text}") from error
-    rows = last_rows(data, options.name, limit)
+    try:
+        rows = last_rows(data, options.name, limit)
+    except UsageError as error:
+        if error.code == "no_table" and (writer := _writer(data, options.name)):
+            text = f"{error.text}; {writer} writes it, and has no rows yet: ask again in some seconds"
+            raise UsageError("no_table", text) from error
+        raise
     lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     terminal.write("".join(lines).encode("utf-8", "backslashreplace"))
     return 0
+
+
+def _writer(data: Path, table: str) -> str | None:
+    """The pipeline that will make this table, if one is starting or running."""
+    from smbroker.spark.pipelines import status
+
+    told = (status.read(data) or {"pipelines": []})["pipelines"]
+    at_work = (one["name"] for one in told if one.get("table") == table and one["state"] in ("starting", "running"))
+    return next(at_work, None)

@@ -17,6 +17,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from pyspark import SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from smbroker.model.errors import UsageError
@@ -29,6 +30,7 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
 }
 KEPT_LINES = 200
+LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")  # of PySpark: each error again, as 10 KB of JSON
 
 
 class Noise:
@@ -66,6 +68,8 @@ def spark_process(master: str, verbose: bool = False) -> Iterator[SparkSession]:
     if missing := missing_java():
         raise UsageError("no_java", missing)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    if not verbose:
+        hush_loggers()
     with tempfile.TemporaryDirectory(prefix="smb-spark-", ignore_cleanup_errors=True) as scratch:
         spark = _started(master, Path(scratch), verbose)
         try:
@@ -85,6 +89,11 @@ def _started(master: str, scratch: Path, verbose: bool) -> SparkSession:
     if not verbose:
         spark.sparkContext.setLogLevel("OFF")  # what goes wrong with a pipeline is told by the runner
     return spark
+
+
+def hush_loggers() -> None:
+    for name in LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def has_ended() -> bool:

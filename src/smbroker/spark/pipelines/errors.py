@@ -14,6 +14,21 @@ _AT = re.compile(r"\(line (\d+), pos(?:ition)? \d+\)|; line (\d+) pos \d+")
 _STATE = re.compile(r"\s*SQLSTATE: \w+")
 _PYTHON_END = re.compile(r"^(?:[\w.]+(?:Error|Exception|Interrupt|Problem|Refused)\b.*|\w+: .*)$")
 MAX_REASON = 600  # characters
+# What Spark says when the checkpoint is of another query than the file's: no further try can help.
+MISFITS = (
+    "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",  # other aggregates
+    "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",  # another grouping
+    "STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE",  # the next four: of transformWithState
+    "STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION",
+    "STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE",
+    "STATE_STORE_VALUE_SCHEMA_EVOLUTION_THRESHOLD_EXCEEDED",
+    "STATE_STORE_KEY_ROW_FORMAT_VALIDATION_FAILURE",
+    "STATE_STORE_VALUE_ROW_FORMAT_VALIDATION_FAILURE",
+    "STATE_STORE_INVALID_CONFIG_AFTER_RESTART",
+    "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",  # another kind of state, or none any more
+    "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",  # there was none before
+)
+_MISFIT = re.compile(rf"\[({'|'.join(MISFITS)})[\].]|There are \[\d+\] sources in the checkpoint offsets")
 
 
 def located(pipeline: Pipeline, error: BaseException) -> Problem:
@@ -23,7 +38,15 @@ def located(pipeline: Pipeline, error: BaseException) -> Problem:
         return Problem(pipeline.file, 1, error.text)
     text = str(error)
     line = _line(pipeline, error, text)
+    if found := _MISFIT.search(text):
+        return Problem(pipeline.file, line, _misfit(pipeline.name, found[1]), lasting=True)
     return Problem(pipeline.file, line, _reason(error, text)[:MAX_REASON])
+
+
+def _misfit(name: str, condition: str | None) -> str:
+    code = f"[{condition}] " if condition else ""
+    remedy = f"undo the change, or begin anew: stop smb, then `smb pipeline reset {name}`"
+    return f"{code}what it remembers does not fit the changed query; {remedy}"
 
 
 def _line(pipeline: Pipeline, error: BaseException, text: str) -> int:

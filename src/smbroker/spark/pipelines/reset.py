@@ -8,6 +8,7 @@ from smbroker.model.errors import UsageError
 from smbroker.spark.pipelines import status
 
 CHECKPOINTS = "checkpoints"  # within the data directory
+TABLES = "tables"  # likewise; tables.py would load deltalake
 
 
 def start_of(data: Path, name: str) -> str | None:
@@ -18,22 +19,35 @@ def start_of(data: Path, name: str) -> str | None:
         return None
 
 
-def table_of(data: Path, name: str) -> str | None:
-    """The table that the pipeline wrote when it ran last."""
+def table_of(data: Path, name: str) -> tuple[str | None, str]:
+    """The table that the pipeline wrote when it ran last, or None and why.
+
+    If its file was gone then, or its header bad: the table of the same name, unless that is another's."""
     told = (status.read(data) or {"pipelines": []})["pipelines"]
-    table: str | None = next((one.get("table") for one in told if one.get("name") == name), None)
-    return table
+    own = next((one for one in told if one.get("name") == name), None)
+    if own and not own.get("table") and not own.get("error"):
+        return None, f"{name} writes none"
+    table = str((own and own.get("table")) or name)
+    if other := next((one["name"] for one in told if one.get("table") == table and one is not own), None):
+        return None, f"table {table} is written by {other}"
+    if not (data / TABLES / table).is_dir():
+        return None, f"there is no table {table}; `smb table ls` lists those there are"
+    return table, ""
 
 
-def reset(data: Path, name: str, start: int | None = None, drop_table: bool = False) -> bool:
-    """Whether there was anything to forget."""
+def checked_name(name: str) -> str:
+    """Raises UsageError."""
     if not name or "/" in name or name.startswith("."):
         raise UsageError("no_pipeline", f"{name!r} is no name of a pipeline")
+    return name
+
+
+def reset(data: Path, name: str, start: int | None = None, table: str | None = None) -> bool:
+    """Whether there was anything to forget; `table` is dropped too."""
     checkpoint, begin = data / CHECKPOINTS / name, data / CHECKPOINTS / f"{name}.start"
     there = _removed(checkpoint)
-    table = table_of(data, name) if drop_table else None
     if table:
-        there = _removed(data / "tables" / table) or there
+        there = _removed(data / TABLES / table) or there
     begin.unlink(missing_ok=True)
     if start is not None:
         begin.parent.mkdir(parents=True, exist_ok=True)

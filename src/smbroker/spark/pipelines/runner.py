@@ -126,6 +126,7 @@ class Runner:
         for name in list(self._entries):
             if name not in found:
                 self._remove(name)
+                self._talk.say(f"{name}: stopped, its file is gone")
         for name, (file, builtin) in found.items():
             if self._wanted.names and name not in self._wanted.names:
                 continue
@@ -202,7 +203,7 @@ class Runner:
         if GONE in problem.reason and not entry.lossy:
             entry.lossy = True
             problem = Problem(problem.file, problem.line, f"{problem.reason.partition(' (')[0]}; it goes on there")
-        elif once and not (TOO_SLOW in problem.reason and entry.failures < ONCE_RETRIES):
+        elif problem.lasting or (once and not (TOO_SLOW in problem.reason and entry.failures < ONCE_RETRIES)):
             entry.done = True
             self._tell(entry, "failed", problem)
             return
