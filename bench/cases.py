@@ -14,7 +14,7 @@ import pipelines
 import spark_source
 import sparking
 from loads import Load, up
-from rounds import COST, Case, Figure, Ratio, Side, Wanted
+from rounds import COST, P99, Case, Figure, Ratio, Side, Wanted
 from servers import AMQTT, COMPILED, MOSQUITTO, NATS, RELAY, Broker, Peer, Server
 
 
@@ -68,21 +68,22 @@ def mqtt_acked(qos: int, window: int, *, full: bool = False) -> Case:
 
 def latency(rate: int, *, full: bool = False) -> Case:
     sides = [("SMB", MQTT), ("SMB, log on", MQTT.with_log()), *((one.name, one) for one in installed(MOSQUITTO, NATS))]
-    keys = (("p50_us", "p50"), ("p99_us", "p99"), ("p999_us", "p99.9"))
+    keys = (("p50_us", "p50"), (P99, "p99"), ("p999_us", "p99.9"))
     return Case(
         f"latency-{rate}",
         f"time to the subscriber at {rate:,} messages/s offered, 1 → 1, QoS 0",
         tuple(
-            load(name, server, "nats_load" if server is NATS else "mqtt_load", rate=rate, window=100_000, longer=4)
+            load(name, server, "nats_load" if server is NATS else "mqtt_load", rate=rate, window=100_000, longer=2)
             for name, server in sides
         ),
         tuple(
-            Ratio(name, MOSQUITTO.name, "p99_us", Wanted(most=1.0))
+            Ratio(name, MOSQUITTO.name, P99, Wanted(most=1.0))
             for name in ("SMB", "SMB, log on")
             if MOSQUITTO.path and rate == 5_000
         ),
         tuple(Figure(key, title, "µs") for key, title in keys),
         full=full,
+        oftener=3,
     )
 
 

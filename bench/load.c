@@ -30,7 +30,10 @@ enum {
 
 long port = 8080, size = 64, rate;
 int64_t due;
-static long times[POWERS * STEPS], timed;
+struct times {
+    long counts[POWERS * STEPS], timed;
+};
+static struct times all, last; /* those of the last piece */
 static long warm_ms = 300, run_ms = 2000;
 
 static const struct setting COMMON[] = {
@@ -291,15 +294,18 @@ void took(const char *from)
     int64_t ns = now_ns() - (int64_t)strtoull(text, NULL, 16);
     int power = ns < STEPS ? 0 : 63 - __builtin_clzll(ns) - 4;
     long place = ns < 0 ? 0 : ns < STEPS ? ns : (long)power * STEPS + (ns >> (power - 1)) % STEPS;
-    times[place < POWERS * STEPS ? place : POWERS * STEPS - 1]++;
-    timed++;
+    place = place < POWERS * STEPS ? place : POWERS * STEPS - 1;
+    all.counts[place]++;
+    all.timed++;
+    last.counts[place]++;
+    last.timed++;
 }
 
 /* The time in microseconds that so many of a million did not exceed. */
-static double within(long of_a_million)
+static double within(const struct times *times, long of_a_million)
 {
-    long left = (timed * of_a_million + 999999) / 1000000, place = 0;
-    while (place < POWERS * STEPS - 1 && (left -= times[place]) > 0)
+    long left = (times->timed * of_a_million + 999999) / 1000000, place = 0;
+    while (place < POWERS * STEPS - 1 && (left -= times->counts[place]) > 0)
         place++;
     long power = place / STEPS, step = place % STEPS;
     return (power ? (double)((int64_t)(step + STEPS + 1) << (power - 1)) : step + 1) / 1000;
@@ -388,13 +394,13 @@ int run(const struct load *load)
 {
     prctl(PR_SET_TIMERSLACK, 1000UL); /* nanoseconds: what is due leaves when it is due */
     exchange(load, warm_ms);
-    memset(times, 0, sizeof times);
-    timed = 0;
+    memset(&all, 0, sizeof all);
     puts("prepared");
     wait_for_a_line();
     long sent = 0, received = 0, lost = 0;
     double seconds = 0, cpu = 0;
     do {
+        memset(&last, 0, sizeof last);
         struct tally tally = exchange(load, run_ms);
         sent += tally.sent;
         received += tally.received;
@@ -403,9 +409,9 @@ int run(const struct load *load)
         cpu += tally.cpu;
         printf("{\"sent\": %ld, \"received\": %ld, \"lost\": %ld, \"seconds\": %.6f, \"generator_cpu_s\": %.6f", sent,
                received, lost, seconds, cpu);
-        if (timed)
-            printf(", \"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f", within(500000), within(990000),
-                   within(999000));
+        if (all.timed)
+            printf(", \"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"last_p99_us\": %.1f", within(&all, 500000),
+                   within(&all, 990000), within(&all, 999000), within(&last, 990000));
         puts("}");
     } while (wait_for_a_line());
     return 0;

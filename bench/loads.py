@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Timer
 from typing import NamedTuple
 
-from rounds import COST, CPU, OUT, PIECES, Bench, Run, RunFailed
+from rounds import COST, CPU, OUT, P99, PIECES, Bench, Run, RunFailed
 from servers import BUILD, Server, machine_seconds, processor_seconds, settle, started
 
 from smbroker.log.reader import LogReader
@@ -56,6 +56,9 @@ def build(directory: Path, flags: tuple[str, ...] = FLAGS) -> None:
         newest = max(source.stat().st_mtime for source in (*sources, HERE / "load.h"))
         if not target.exists() or target.stat().st_mtime < newest:
             subprocess.run(["gcc", *flags, "-o", target, *sources], check=True, capture_output=True)
+
+
+LAST_P99 = "last_p99_us"  # of one piece
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ class Sitting:
         self._line: Run = {}
         self._used = Reading(0.0, 0.0)
         self._late = 0.0  # seconds until the log had it
-        self._rates: list[float] = []
+        self._pieces: dict[str, list[float]] = {}
 
     def go(self) -> None:
         """With a log it ends when the log has what was sent: a rate is one that lasts."""
@@ -138,10 +141,15 @@ class Sitting:
         late = max(0.0, time.perf_counter() - ended - GATHERING)
         self._late += late
         came = self._line["received"] - line.get("received", 0)
-        self._rates.append(came / (self._line["seconds"] - line.get("seconds", 0.0) + late))
+        self._piece(OUT, came / (self._line["seconds"] - line.get("seconds", 0.0) + late))
+        if LAST_P99 in self._line:
+            self._piece(P99, self._line[LAST_P99])
         pairs = zip(self._used, self._meter.read(), before, strict=True)
         self._used = Reading(*(used + now - then for used, now, then in pairs))
         self._meter.settle()
+
+    def _piece(self, key: str, value: float) -> None:
+        self._pieces.setdefault(key, []).append(value)
 
     def check_log(self) -> None:
         sent, logged = self._line.get("sent", 0), self._meter.logged - self._logged
@@ -150,7 +158,7 @@ class Sitting:
 
     def figures(self) -> Run:
         run = figures({**self._line, "seconds": self._line["seconds"] + self._late}, self._used)
-        return {**run, PIECES: self._rates}
+        return {**run, PIECES: self._pieces}
 
 
 class Generator:

@@ -14,12 +14,13 @@ from typing import Any, Protocol, TypeAlias
 
 from smbroker.model.errors import LogError
 
-Run: TypeAlias = dict[str, Any]  # what one run of one side gave: numbers, and under PIECES the rates of its pieces
+Run: TypeAlias = dict[str, Any]  # what one run of one side gave: numbers, and under PIECES those of its pieces, by key
 Spread: TypeAlias = dict[str, float]  # median, least, most
 
 OUT = "out_per_s"  # deliveries or acknowledgements
 COST = "us_per_answer"  # the time that one of them takes
 CPU = "cpu_s_per_million"
+P99 = "p99_us"
 PIECES = "pieces"
 
 
@@ -116,6 +117,7 @@ class Case:
     full: bool = False  # only with --full, or when it is named
     generator: bool = True  # whether it needs one
     once: bool = False  # however many rounds others have
+    oftener: int = 1  # so many times the pieces that others have
 
     @property
     def is_load(self) -> bool:
@@ -164,7 +166,7 @@ def one_round(bench: Bench, case: Case, failed: dict[str, str]) -> dict[str, Run
                     runs[side.name] = side.run(bench)
                 elif side.up:
                     sittings[side.name] = stacks[side.name].enter_context(side.up(bench))
-        for _ in range(bench.scale.pieces):
+        for _ in range(bench.scale.pieces * case.oftener):
             for name in [name for name in sittings if name not in failed]:
                 with noted(failed, name):
                     sittings[name].go()
@@ -203,12 +205,12 @@ def ratio_of(over: Sequence[Run], under: Sequence[Run], key: str) -> Spread | No
 
 
 def of_round(over: Run, under: Run, key: str) -> float:
-    if key not in (OUT, COST) or PIECES not in over:
+    if key == COST:  # what takes longer has the lower rate
+        over, under, key = under, over, OUT
+    if key not in over.get(PIECES, {}):
         ratio: float = over[key] / under[key]
         return ratio
-    if key == COST:  # what takes longer has the lower rate
-        over, under = under, over
-    return median(one / other for one, other in zip(over[PIECES], under[PIECES], strict=True))
+    return median(one / other for one, other in zip(over[PIECES][key], under[PIECES][key], strict=True))
 
 
 def spreads(runs: Sequence[Run]) -> dict[str, Spread]:

@@ -49,7 +49,7 @@ def test_a_quick_case_runs_from_end_to_end(tmp_path: Path) -> None:
         assert run["received"] > 0
     [ratio] = case["ratios"]
     one, other = [side["runs"][0]["pieces"] for side in case["sides"]]
-    assert ratio["ratio"]["median"] == pytest.approx(median(map(truediv, one, other)))
+    assert ratio["ratio"]["median"] == pytest.approx(median(map(truediv, one["out_per_s"], other["out_per_s"])))
     assert "| semicolon-1-1 | SMB" in done.stdout
     assert "round 1/1" in done.stderr
     assert list(tmp_path.iterdir()) == [file], "what was written on the way is gone"
@@ -86,8 +86,8 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
 def test_a_rounds_ratio_is_the_median_of_its_pieces_ratios() -> None:
     import rounds
 
-    over = {rounds.OUT: 7.0, rounds.COST: 0.14, rounds.PIECES: [10.0, 1.0, 10.0]}
-    under = {rounds.OUT: 5.0, rounds.COST: 0.2, rounds.PIECES: [5.0, 5.0, 5.0]}
+    over = {rounds.OUT: 7.0, rounds.COST: 0.14, rounds.PIECES: {rounds.OUT: [10.0, 1.0, 10.0]}}
+    under = {rounds.OUT: 5.0, rounds.COST: 0.2, rounds.PIECES: {rounds.OUT: [5.0, 5.0, 5.0]}}
     assert rounds.of_round(over, under, rounds.OUT) == 2.0
     assert rounds.of_round(over, under, rounds.COST) == 0.5
 

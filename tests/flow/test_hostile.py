@@ -34,7 +34,7 @@ from flow.wires import (
     wait_read,
 )
 
-MOST_GROWTH = 50_000_000  # bytes
+MOST_GROWTH = 60_000_000  # bytes: what is bounded takes up to 50, what is not takes hundreds
 
 
 @pytest.fixture(scope="module")

@@ -54,9 +54,10 @@ def test_a_publisher_that_goes_on_with_the_same_topic(tmp_path: Path, version: i
         ann, bob = (login(broker, name, version=version) for name in ("ann", "bob"))
         for rules, topics in TURNS:
             change(broker, tmp_path, rules)
-            ann.publish("secret/x", b"a read of its own")
-            if b"secret/x" in topics:
-                assert boss.get().payload == b"a read of its own"
+            for _ in range(5):  # from the third on they take the short way
+                ann.publish("secret/x", b"a read of its own")
+                if b"secret/x" in topics:
+                    assert boss.get().payload == b"a read of its own"
             bob.publish("open/end", rules.encode())
             assert boss.get().payload == rules.encode()
 

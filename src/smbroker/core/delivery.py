@@ -7,7 +7,7 @@ difference where columns come from: a turn's input or the log.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from smbroker.core.outbox import Outbox
 from smbroker.core.router import Router
@@ -23,7 +23,9 @@ MAX_ROUTES = 100_000  # topics are attackers' text: the cache must not grow with
 MAX_CACHED_TOPIC = 1_024  # bytes; longer ones are routed afresh, which is rare and costs little
 
 
-class _Group:
+class Group:
+    """Subscribers of a topic who take the same frames."""
+
     __slots__ = ("dialect", "framer", "outboxes")
 
     def __init__(self, dialect: Dialect, framer: Framer, outboxes: list[Outbox]) -> None:
@@ -33,10 +35,11 @@ class _Group:
 
 
 class _Route:
-    __slots__ = ("groups", "single", "unfit")
+    __slots__ = ("framing", "groups", "single", "unfit")
 
     def __init__(self) -> None:
-        self.groups: list[_Group] = []
+        self.groups: list[Group] = []
+        self.framing: Hashable = None  # of all subscribers, if they have the same
         self.single: list[Receive] = []  # sessions that take messages themselves
         self.unfit: list[tuple[Dialect, str, int]] = []  # dialect, reason, subscribers that go without
 
@@ -44,10 +47,14 @@ class _Route:
 class Delivery:
     """One feed of messages and those who are subscribed to it."""
 
-    def __init__(self, framers: Mapping[Hashable, FramerOf], stats: Stats) -> None:
+    def __init__(
+        self, framers: Mapping[Hashable, FramerOf], stats: Stats, on_change: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_change` hears when it may have changed who gets what."""
         self._router: Router[Session] = Router()
         self._framers = framers
         self._stats = stats
+        self._on_change = on_change
         self._routes: dict[Topic, _Route] = {}
         self.dirty: list[Outbox] = []  # outboxes with something in them, each once
 
@@ -81,6 +88,7 @@ class Delivery:
 
     def changed(self, pattern: Filter) -> None:
         """The subscribers of this filter, or their outboxes, have changed."""
+        self._on_change()
         topic = exact_topic(pattern)
         if topic is None:
             self._routes.clear()
@@ -89,6 +97,7 @@ class Delivery:
 
     def forget_routes(self) -> None:
         """Rights have changed: what a topic leads to is decided anew."""
+        self._on_change()
         self._routes.clear()
 
     def deliver(self, columns: Columns) -> None:
@@ -105,6 +114,11 @@ class Delivery:
             return
         for topic, start, end in _runs(columns.topics):
             self._deliver_run(topic, columns, start, end)
+
+    def subscribers(self, topic: Topic, framing: Hashable) -> Group | None:
+        """All those of a topic, if there are any and all have this framing."""
+        route = self._routes.get(topic) or self._new_route(topic)
+        return route.groups[0] if route.framing == framing else None
 
     def framed(self, columns: Columns, dialect: Dialect) -> list[bytes]:
         """All of the messages for one subscriber of that dialect."""
@@ -140,7 +154,7 @@ class Delivery:
         for dialect, reason, subscribers in route.unfit:
             self._stats.undeliverable[dialect, reason] += subscribers * (end - start)
 
-    def _count_unfit(self, group: _Group, unfit: list[str]) -> None:
+    def _count_unfit(self, group: Group, unfit: list[str]) -> None:
         for reason, messages in Counter(unfit).items():
             self._stats.undeliverable[group.dialect, reason] += messages * len(group.outboxes)
 
@@ -156,9 +170,11 @@ class Delivery:
                 by_group.setdefault((session.dialect, session.group), []).append(session.outbox)
         for (dialect, group), outboxes in by_group.items():
             try:
-                route.groups.append(_Group(dialect, self._framers[group](topic), outboxes))
+                route.groups.append(Group(dialect, self._framers[group](topic), outboxes))
             except Unfit as unfit:
                 route.unfit.append((dialect, unfit.code, len(outboxes)))
+        if len(route.groups) == len(by_group) == 1 and not route.single:
+            ((_, route.framing),) = by_group
         if len(topic) <= MAX_CACHED_TOPIC:
             if len(self._routes) >= MAX_ROUTES:
                 self._routes.clear()

@@ -125,10 +125,19 @@ class Columns:
         self.payloads += other.payloads
         self.kinds += other.kinds
         self.origins += other.origins
-        self.stamps += [other.received] * count
+        self.stamps += other.stamps or [other.received] * count
         if other.extras:
             self.extras.update({row + at: extra for at, extra in other.extras.items()})
         self.received = other.received
+
+    def add(self, topic: Topic, payload: bytes, origin: Origin, received: int) -> None:
+        """One more row, of bytes, to those that were gathered."""
+        self.topics.append(topic)
+        self.payloads.append(payload)
+        self.kinds.append(Kind.BYTES)
+        self.origins.append(origin)
+        self.stamps.append(received)
+        self.received = received
 
     def ts(self, row: int) -> int:
         """When it was received."""

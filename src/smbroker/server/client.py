@@ -35,6 +35,9 @@ class Client(Outbox):
         """How many of the bytes written the system has taken."""
         return self.written
 
+    def came(self, size: int) -> None:
+        """So many bytes have come by a lane."""
+
     def new_session(self) -> Session:
         """The session that this client's first subscription makes."""
         raise NotImplementedError

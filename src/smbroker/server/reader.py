@@ -185,7 +185,7 @@ class Reader:
 
     def count_streams(self, step: int) -> None:
         self.streams += step
-        self._turn.relayed = self._relayed if self.streams and not self._store else None
+        self._turn.tell_relayed(self._relayed if self.streams and not self._store else None)
 
     def _relayed(self, columns: Columns) -> None:
         self.recent.add(self.recent.next, columns, size_of(columns))

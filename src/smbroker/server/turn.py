@@ -28,11 +28,12 @@ from smbroker.model.topic import Topic
 from smbroker.server.access import Access
 from smbroker.server.client import Client
 from smbroker.server.commands import HANDLERS, tell_semicolon
-from smbroker.server.commits import Ack, Commits, Told
+from smbroker.server.commits import LINGER, Ack, Commits, Told
 from smbroker.server.config import Config
 from smbroker.server.console import Console, printable
 from smbroker.server.followers import Followers
 from smbroker.server.history import History
+from smbroker.server.lane import Lane
 
 FRAMERS: dict[Hashable, FramerOf] = {
     Dialect.SOH: soh.framer,
@@ -46,7 +47,7 @@ FRAMERS: dict[Hashable, FramerOf] = {
 MAX_TURN = 4 << 20  # bytes after which a turn settles early: memory stays bounded
 ROW_BYTES = 1_024  # what a message counts besides its payload: frames are long, even of empty ones
 SMALL_READ = 4_096  # bytes: with more there is work enough for a turn of several reads
-LONE_TURNS = 32  # that end with their read before one waits for others
+LONE_READS = 100  # that have a turn each before one waits for others
 CONSOLE_RETRY = 0.1  # seconds until a console that would have blocked is tried again
 
 
@@ -58,8 +59,8 @@ class Turn:
         self._max_payload = config.max_payload
         self.console = console
         self.stats = Stats()
-        self.delivery = Delivery(FRAMERS, self.stats)
-        self.committed = Delivery(FRAMERS, self.stats)  # for those who are fed from the log
+        self.delivery = Delivery(FRAMERS, self.stats, self._changed)
+        self.committed = Delivery(FRAMERS, self.stats, self._changed)  # for those who are fed from the log
         self.commits: Commits | None = None
         self.followers: Followers | None = None
         self.sessions = Sessions(self.delivery, None, _limits(config))
@@ -70,11 +71,15 @@ class Turn:
         self._bytes = 0
         self.scheduled = False  # to end with this pass of the loop
         self._reads = 0  # of this turn
-        self._lone = False  # the last turn that waited had one
-        self._at_once = 0  # turns since then that did not wait
+        self.lone = False  # the last turn that waited for others had one
+        self._at_once = 0  # reads since then
+        self.epoch = 0  # another one when it may have changed who gets what
+        self._lanes: list[Lane] = []  # by which messages have left that are not accounted for yet
+        self._passed = Columns()  # these, if there is a log
+        self._lingers = False  # until they are accounted for
         self._later: list[Callable[[], None]] = []
         self.told_no_log: set[Dialect] = set()
-        self.relayed: Callable[[Columns], None] | None = None  # without a log: hears what was delivered
+        self._relayed: Callable[[Columns], None] | None = None  # without a log: hears what was delivered
         self._console_timer: TimerHandle | None = None
         self.drop_semicolon = False  # SIGUSR1: the next semicolon subscribe first drops the others
 
@@ -124,10 +129,65 @@ class Turn:
         self._reads += 1
         if self.scheduled:
             return
-        if self._lone and size <= SMALL_READ and self._at_once < LONE_TURNS:
+        if self.lone and self._at_once < LONE_READS and size <= SMALL_READ:
             self._at_once += 1
         else:
             self.begin()
+
+    def passed_on(self, lane: Lane, frame: bytes) -> None:
+        """A read was a message that has left by the lane."""
+        if not lane.messages:
+            self._lanes.append(lane)
+        lane.messages += 1
+        if self.commits:
+            self._passed.add(lane.topic, frame[lane.head :], lane.client.origin, time.time_ns() // 1000)
+        if not self._lingers:
+            self._lingers = True
+            self.loop.call_later(LINGER, self._lingered)
+        self._at_once += 1
+        if self._at_once > LONE_READS:
+            self._reads += 1
+            self.begin()
+
+    def _changed(self) -> None:
+        self.epoch += 1
+
+    def tell_relayed(self, callback: Callable[[Columns], None] | None) -> None:
+        self._relayed = callback
+        self._changed()
+
+    # --- lanes ---
+
+    def lane(self, client: Client, topic: Topic, framing: Hashable, beginning: bytes, size: int) -> Lane | None:
+        """For messages of the client that are framed so, while nobody but their subscribers waits for them."""
+        if size > SMALL_READ or self._relayed or not self.committed.empty:
+            return None
+        found = self.delivery.subscribers(topic, framing)
+        return Lane(self, client, topic, found, beginning, size) if found else None
+
+    def _lingered(self) -> None:
+        self._lingers = False
+        self.account()
+        if self.commits:
+            self.commits.hand_over()
+
+    def account(self) -> None:
+        """Counts what has left by lanes, and hands it to the log."""
+        if not self._lanes:
+            return
+        lanes, self._lanes = self._lanes, []
+        stats = self.stats
+        for lane in lanes:
+            messages, lane.messages = lane.messages, 0
+            lane.client.came(messages * lane.size)
+            stats.received[lane.client.origin.dialect] += messages
+            stats.delivered[lane.subscribers.dialect] += messages * len(lane.subscribers.outboxes)
+            stats.bytes_in += messages * (lane.size - lane.head)
+        if self.commits:
+            passed, self._passed = self._passed, Columns()
+            self.commits.submit(passed, ())
+
+    # --- commands ---
 
     def handle(self, client: Client, command: Command) -> None:
         if isinstance(command, tuple):
@@ -184,14 +244,6 @@ class Turn:
         row, count = len(self.inbound.topics), len(payloads)
         self.inbound.wires.append((row, row + count, version, wire))
         self._add_row(client, topic, payloads, Kind.BYTES, len(wire) + ROW_BYTES * count)
-
-    def publish_one(self, client: Client, topic: Topic, payload: bytes, version: int, wire: bytes) -> None:
-        """As `publish_run`, of a single message, which is passed on at once if the turn has nothing else."""
-        if self.scheduled or self.inbound.topics or self._acks:
-            self.publish_run(client, topic, [payload], version, wire)
-        else:
-            wires = [(0, 1, version, wire)]
-            self._pass_on(Columns(0, [topic], [payload], [Kind.BYTES], [client.origin], {}, wires), (), None, ())
 
     def publish_mixed(self, client: Client, topics: list[Topic], payloads: list[bytes]) -> None:
         """Messages of any topics, which the client may publish."""
@@ -277,6 +329,7 @@ class Turn:
 
     def settle(self) -> None:
         """Delivers and acknowledges what came in so far."""
+        self.account()
         columns = self.inbound
         if not columns.topics and not self._acks:
             return
@@ -309,18 +362,19 @@ class Turn:
         if self.commits:
             self.commits.submit(columns, acks, told, notes)
             return
-        if self.relayed:
-            self.relayed(columns)
+        if self._relayed:
+            self._relayed(columns)
         if told:
             told(None)
 
     def end(self) -> None:
-        if self.scheduled:
-            self._lone = self._reads == 1
+        if self.scheduled and self._reads:
+            self.lone = self._reads == 1
             self._at_once = 0
         self.scheduled = False
         self._reads = 0
-        self.settle()
+        if self.inbound.topics or self._acks:
+            self.settle()
         if self.delivery.dirty:
             self.delivery.flush()
         if self.committed.dirty:

@@ -8,6 +8,7 @@ connection: MQTT 5 is told the reason.
 """
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,12 +28,13 @@ from smbroker.model.message import Dialect, Origin
 from smbroker.model.topic import Topic
 from smbroker.server.access import certified
 from smbroker.server.client import Client
+from smbroker.server.lane import Lane
 from smbroker.server.mqtt import connecting, publishing
 from smbroker.server.mqtt.handlers import HANDLERS
 from smbroker.server.mqtt.publishing import publish_again
 from smbroker.server.mqtt.service import Mqtt
 from smbroker.server.mqtt.session import MqttSession
-from smbroker.server.sockets import FULL
+from smbroker.server.sockets import FULL, handle_of
 
 if TYPE_CHECKING:
     from smbroker.server.tcp import Connections
@@ -44,9 +46,9 @@ PARTING = 2.0  # seconds that a client may take to hear why it was ended
 
 class MqttConnection(Client, asyncio.Protocol):
     __slots__ = (
-        "_clock", "_decoder", "_ended", "_farewell", "_full", "_heard", "_held", "_keep_alive", "_later", "_pace",
-        "_timer", "_told", "_transport", "aliases", "certified", "closing", "explains", "mqtt", "received", "shared",
-        "turn", "under_way", "unsure", "version", "will",
+        "_clock", "_decoder", "_ended", "_farewell", "_full", "_handle", "_heard", "_held", "_keep_alive", "_lane",
+        "_later", "_pace", "_timer", "_told", "_transport", "aliases", "certified", "closing", "explains", "mqtt",
+        "received", "shared", "turn", "under_way", "unsure", "version", "will",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -59,6 +61,7 @@ class MqttConnection(Client, asyncio.Protocol):
         self._clock = shared.loop.time
         self._decoder = Decoder(shared.config.max_payload + connecting.HEAD_ROOM, most=MAX_ITEMS, server=True)
         self._held = 0
+        self._lane: Lane | None = None  # for what is like the last read
         self._later: list[Any] | None = None  # packets that wait until the session is on disk
         self._full = False
         self.closing = False
@@ -84,6 +87,7 @@ class MqttConnection(Client, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=FULL, low=0)
+        self._handle = handle_of(transport)
         host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
         super().__init__(Origin(Dialect.MQTT, host, port))
         self.certified = certified(transport)
@@ -121,6 +125,8 @@ class MqttConnection(Client, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.closing:
             return
+        if self._lane is not None and self._lane.take(data):
+            return
         turn, size = self.turn, len(data)
         turn.begin_read(size)
         self._heard = self._clock()
@@ -135,11 +141,19 @@ class MqttConnection(Client, asyncio.Protocol):
         again = self._decoder.again
         if again and size == again.size and data.startswith(again.beginning):
             publish_again(self, again, data)
-        elif self._decode(data):
-            self.stop_reading()
-            self.shared.loop.call_soon(self._go_on)
+        else:
+            self._lane = None
+            if self._decode(data):
+                self.stop_reading()
+                self.shared.loop.call_soon(self._go_on)
         if not turn.scheduled:
             turn.end()
+            if self._decoder.again and not self._pace:
+                self._lane = publishing.lane(self, self._decoder.again)
+
+    def came(self, size: int) -> None:
+        self._heard = self._clock()
+        self.received += size
 
     def _decode(self, data: bytes) -> bool:
         """Whether there is more to decode, and others should have their turn first."""
@@ -245,6 +259,21 @@ class MqttConnection(Client, asyncio.Protocol):
             return
         self._transport.write(data)
         self.turn.stats.bytes_out += len(data)
+
+    def send(self, frame: bytes) -> None:
+        """Past the transport, which would write after the next pass of the loop, unless something waits there."""
+        transport = self._transport
+        if self.frames or self._handle < 0 or transport.is_closing() or transport.get_write_buffer_size():
+            super().send(frame)
+            return
+        try:
+            sent = os.write(self._handle, frame)
+        except OSError:
+            sent = 0  # the transport will find out why
+        if sent < len(frame):
+            transport.write(frame[sent:])
+        self.written += len(frame)
+        self.turn.stats.bytes_out += len(frame)
 
     def _keep_up(self) -> bool:
         """A client that does not read: QoS 0 is left out once too much waits. Whether it stays.
@@ -380,6 +409,7 @@ class MqttConnection(Client, asyncio.Protocol):
         of the reason. So it is read, and not listened to, until it goes as well, or for a moment."""
         self._told = False
         self._ended = True
+        self._handle = -1
         self._transport.write_eof()
         self.resume_reading()
         self.set_timer(PARTING, self.abort)
@@ -404,6 +434,7 @@ class MqttConnection(Client, asyncio.Protocol):
             self._gone(self.will)
         self.closing = True
         self.stop_timer()
+        self._lane = None
         self.shared.held -= self._held
         self.shared.leave(self)
         self.frames.clear()

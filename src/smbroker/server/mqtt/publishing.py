@@ -27,8 +27,9 @@ from smbroker.model.errors import Refused
 from smbroker.model.message import Extra, Kind
 from smbroker.model.topic import Topic
 from smbroker.server.console import printable
+from smbroker.server.lane import Lane
 from smbroker.server.mqtt.keeping import note_of
-from smbroker.server.mqtt.session import ACKNOWLEDGED, MqttSession
+from smbroker.server.mqtt.session import ACKNOWLEDGED, FRAMINGS, MqttSession
 
 if TYPE_CHECKING:
     from smbroker.server.mqtt.connection import MqttConnection
@@ -66,10 +67,17 @@ def run(connection: "MqttConnection", some: Run) -> None:
     connection.turn.publish_run(connection, some.topic, some.payloads, 5 if some.version == 5 else 4, some.wire)
 
 
+def lane(connection: "MqttConnection", one: One) -> Lane | None:
+    """For reads that are one plain publish like the last one, most that small devices send."""
+    if not may_publish(connection, one.topic):
+        return None
+    return connection.turn.lane(connection, one.topic, FRAMINGS[one.version], one.beginning, one.size)
+
+
 def publish_again(connection: "MqttConnection", one: One, data: bytes) -> None:
-    """A read that is one plain publish like the last one: most that small devices send."""
+    """Such a read, if there is no lane for it."""
     if may_publish(connection, one.topic):
-        connection.turn.publish_one(connection, one.topic, data[len(one.beginning) :], one.version, data)
+        connection.turn.publish_run(connection, one.topic, [data[len(one.beginning) :]], one.version, data)
     else:
         _refused(connection, one.topic, 1)
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 NEVER = 0xFFFF_FFFF  # session expiry: the session does not expire
 KEPT_IDS = 49_152  # packet identifiers of kept messages are 1 to this, by offset; the rest are above
 ACKNOWLEDGED = Extra(1)  # QoS 1 and nothing else
+FRAMINGS = {version: (Dialect.MQTT, version) for version in (4, 5)}  # 3 has the frames of 4
 PUBLISH_1 = f.PUBLISH << 4 | 1 << 1  # the first byte with QoS 1
 QUEUE = 1_000  # messages, and bytes, that are taken from the log ahead of what a client has acknowledged
 QUEUE_BYTES = 1 << 20
@@ -95,7 +96,7 @@ class MqttSession(Session):
     def regroup(self) -> bool:
         """Decides who makes its bytes; whether that has changed."""
         before = self.receive, self.group
-        self.group = (Dialect.MQTT, 5 if self.version == 5 else 4)
+        self.group = FRAMINGS[5 if self.version == 5 else 4]
         self.receive = None if self.plain else self.take
         return before != (self.receive, self.group)
 

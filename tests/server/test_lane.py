@@ -1,0 +1,165 @@
+"""When a message may leave by a lane: by hand, with the broker's own turn and a client that notes what it is sent."""
+
+from collections.abc import Iterator
+
+import pytest
+import uvloop
+
+from smbroker.core.sessions import Session
+from smbroker.model.filter import exact
+from smbroker.model.grant import EVERYTHING
+from smbroker.model.message import Dialect, Origin
+from smbroker.server.client import Client
+from smbroker.server.config import Config
+from smbroker.server.console import Console
+from smbroker.server.lane import Lane
+from smbroker.server.mqtt.session import FRAMINGS
+from smbroker.server.turn import LONE_READS, SMALL_READ, Turn
+
+TOPIC = b"t/x"
+HEAD = b"\x30\x08\x00\x03t/x"
+FRAME = HEAD + b"abc"
+
+
+class Noting(Client):
+    """Sends nothing; knows what it would have."""
+
+    def __init__(self) -> None:
+        super().__init__(Origin(Dialect.MQTT, "127.0.0.1", 1))
+        self.sent: list[bytes] = []
+        self.bytes_by_lane = 0
+
+    def flush(self) -> None:
+        self.sent += self.frames
+        self.frames.clear()
+
+    def came(self, size: int) -> None:
+        self.bytes_by_lane += size
+
+
+class House:
+    def __init__(self) -> None:
+        self.loop = uvloop.new_event_loop()
+        self.turn = Turn(self.loop, Config(quiet=True), Console(self.loop.time))
+        self.publisher = Noting()
+
+    def subscriber(self, framing: object = FRAMINGS[4]) -> Noting:
+        client = Noting()
+        session = Session(Dialect.MQTT, "", "")
+        session.grant, session.group, session.outbox = EVERYTHING, framing, client
+        self.turn.delivery.add(exact(TOPIC), session)
+        return client
+
+    def lane(self, size: int = len(FRAME)) -> Lane | None:
+        return self.turn.lane(self.publisher, TOPIC, FRAMINGS[4], HEAD, size)
+
+    def read(self, times: int = 1) -> None:
+        """A turn that waits for others, and so many reads come."""
+        self.turn.begin()
+        for _ in range(times):
+            self.turn.begin_read(10)
+        self.turn.end()
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    made = House()
+    yield made
+    made.loop.close()
+
+
+def test_it_leaves_at_once_and_is_counted_later(house: House) -> None:
+    one, other = house.subscriber(), house.subscriber()
+    house.read()
+    lane, stats = house.lane(), house.turn.stats
+    assert lane
+    assert lane.take(FRAME)
+    assert lane.take(HEAD + b"def")
+    assert one.sent == other.sent == [FRAME, HEAD + b"def"]
+    house.turn.account()
+    assert (stats.received[Dialect.MQTT], stats.delivered[Dialect.MQTT], stats.bytes_in) == (2, 4, 6)
+    assert house.publisher.bytes_by_lane == 2 * len(FRAME)
+    house.turn.account()
+    assert stats.received[Dialect.MQTT] == 2
+
+
+def test_only_what_is_like_the_one_before(house: House) -> None:
+    house.subscriber()
+    house.read()
+    lane = house.lane()
+    assert lane
+    assert not lane.take(FRAME + b"d")
+    assert not lane.take(b"\x31" + FRAME[1:])
+    assert lane.take(FRAME)
+
+
+def test_only_while_reads_come_alone(house: House) -> None:
+    house.subscriber()
+    lane = house.lane()
+    assert lane
+    assert not lane.take(FRAME)
+    house.read()
+    assert lane.take(FRAME)
+    house.read(2)
+    assert not lane.take(FRAME)
+    house.read()
+    house.turn.begin()
+    assert not lane.take(FRAME), "what came before it in this turn has not left yet"
+
+
+def test_now_and_then_a_turn_waits_for_others(house: House) -> None:
+    got = house.subscriber()
+    house.read()
+    lane = house.lane()
+    assert lane
+    taken = 0
+    while not house.turn.scheduled:
+        assert lane.take(FRAME)
+        taken += 1
+    assert taken == LONE_READS + 1
+    assert len(got.sent) == taken
+    house.turn.end()
+    assert lane.take(FRAME), "nobody else came"
+    for _ in range(LONE_READS):
+        lane.take(FRAME)
+    house.turn.begin_read(10)
+    house.turn.end()
+    assert not lane.take(FRAME), "somebody did"
+
+
+def test_not_after_a_change_of_who_gets_what(house: House) -> None:
+    house.subscriber()
+    house.read()
+    lane = house.lane()
+    assert lane
+    assert lane.take(FRAME)
+    late = house.subscriber()
+    assert not lane.take(FRAME)
+    lane = house.lane()
+    assert lane
+    assert lane.take(FRAME)
+    assert late.sent == [FRAME]
+    house.turn.rights_changed()
+    house.turn.end()
+    house.read()
+    assert not lane.take(FRAME)
+
+
+def test_nobody_subscribed_or_another_framing_has_none(house: House) -> None:
+    assert house.lane() is None
+    house.subscriber(FRAMINGS[5])
+    assert house.lane() is None
+    house.subscriber()
+    assert house.lane() is None, "of two framings"
+
+
+def test_large_messages_and_an_open_stream_have_none(house: House) -> None:
+    house.subscriber()
+    assert house.lane(SMALL_READ)
+    assert house.lane(SMALL_READ + 1) is None
+    house.read()
+    lane = house.lane()
+    assert lane
+    house.turn.tell_relayed(lambda _: None)
+    assert not lane.take(FRAME)
+    assert house.lane() is None
