@@ -42,7 +42,7 @@ from smbroker.dialects.mqtt.packets import (
 )
 from smbroker.model.errors import Unfit
 from smbroker.model.filter import ANY, REST
-from smbroker.model.message import Columns, Dialect, Extra, Kind, Origin
+from smbroker.model.message import Columns, Dialect, Extra, Kind, Origin, Wire
 
 HERE = Origin(Dialect.MQTT, "10.0.0.1", 1)
 LIMIT = 1 << 20
@@ -187,7 +187,8 @@ def test_any_bytes_give_packets_or_an_error(version: int, data: bytes, places: l
 def test_plain_publishes_of_one_topic_are_one_run(version: int) -> None:
     frames = [Publish(b"a/b", b"%d" % number).encode(version) for number in range(5)]
     items = Decoder(LIMIT, version).feed(b"".join(frames) + frames[0][:3])
-    assert items == [Run(b"a/b", [b"0", b"1", b"2", b"3", b"4"], b"".join(frames), version)]
+    assert items == [Run(b"a/b", 5, 1, b"".join(frames), version)]
+    assert items[0].payloads == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_a_run_ends_where_topic_length_or_flags_change() -> None:
@@ -275,7 +276,7 @@ def test_a_subscriber_gets_a_plain_publish(version: int, payload: bytes) -> None
 
 def test_bytes_of_the_same_version_are_passed_on() -> None:
     sent = columns(b"1")
-    sent.wires.append((0, 1, 5, b"as it came"))
+    sent.wires.append(Wire(0, 1, 5, b"as it came", 1))
     assert framer_of(5)(b"t")(sent, 0, 1, []) == [b"as it came"]
     assert framer_of(4)(b"t")(sent, 0, 1, []) == [Publish(b"t", b"1").encode(4)]
 

@@ -60,6 +60,60 @@ def test_columns_become_the_rows_that_they_say(turns: list[Columns]) -> None:
     assert built(turns, 100) == plain_rows(turns, 100)
 
 
+CAME = [(b"a/b", b"%05d", 40), (b"other", b"%05d", 17), (b"a/b", b"%05d", 100)]
+
+
+def packets(*runs: tuple[bytes, bytes, int]) -> tuple[Columns, Columns]:
+    """Rows as packets, and the same rows one by one."""
+    came, plain = Columns(SOMETIME), Columns(SOMETIME)
+    for number, (topic, form, count) in enumerate(runs):
+        payloads = [form % row if form else b"" for row in range(count)]
+        origin = ORIGINS[number % len(ORIGINS)]
+        came.add_packets(topic, origin, 4, b"".join(b"head" + payload for payload in payloads), count, len(payloads[0]))
+        for payload in payloads:
+            plain.topics.append(topic)
+            plain.payloads.append(payload)
+            plain.kinds.append(Kind.BYTES)
+            plain.origins.append(origin)
+    return came, plain
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        CAME[:1],
+        CAME,
+        [*CAME, (b"a/b", b"%03d", 50)],  # of another length
+        [(b"t", b"%05d", 1)] * 5,  # not together
+        [(b"t", b"%05d", 1), *CAME],
+        [(b"empty", b"", 30)],
+        [(b"long", b"%02000d", 20)],
+    ],
+)
+def test_rows_that_came_as_packets_are_the_same_rows(runs: list[tuple[bytes, bytes, int]]) -> None:
+    came, plain = packets(*runs)
+    assert (came.bytes, came.topic, came.topic_bytes) == (plain.bytes, plain.topic, plain.topic_bytes)
+    assert built([turn(["before"]), came], 5) == built([turn(["before"]), plain], 5)
+    came, plain = packets(*runs)
+    assert built([came, packets(*CAME)[0]], 5) == plain_rows([plain, packets(*CAME)[1]], 5)
+    came, _ = packets(*runs)
+    assert came.payloads == plain.payloads
+    assert came.payloads is came.payloads
+
+
+def test_packets_and_single_rows_keep_their_order() -> None:
+    came, plain = packets(*CAME)
+    more, more_plain = packets(*CAME[:1])
+    came.topics.append(b"x")
+    came.payloads.append(b"single")
+    came.kinds.append(Kind.BYTES)
+    came.origins.append(ORIGINS[0])
+    came.add_packets(b"a/b", ORIGINS[0], 4, more.wires[0].packets, 40, 5)
+    assert came.payloads == [*plain.payloads, b"single", *more_plain.payloads]
+    assert came.size == -1
+    assert not came.runs
+
+
 def gathered(turns: list[Columns]) -> Columns:
     one = Columns()
     for columns in turns:

@@ -133,7 +133,7 @@ def test_a_bug_with_one_message_is_told_and_the_others_are_kept(tmp_path: Path) 
     heard = Heard()
     log, writer = begun(tmp_path, QuickDisk(), heard)
     impossible = turn(["x"])
-    impossible.payloads = [object()]  # type: ignore[list-item]
+    impossible.payloads[0] = object()  # type: ignore[call-overload]
     for columns in (turn(["a"]), impossible, turn(["b"])):
         writer.submit(columns, size=1)
     writer.close()

@@ -112,7 +112,8 @@ class Delivery:
         if topic is not None:
             self._deliver_run(topic, columns, 0, len(topics))
             return
-        for topic, start, end in _runs(columns.topics):
+        came = [(topics[run.first], run.first, run.end) for run in columns.runs]
+        for topic, start, end in came or _runs(topics):
             self._deliver_run(topic, columns, start, end)
 
     def subscribers(self, topic: Topic, framing: Hashable) -> Group | None:

@@ -14,9 +14,9 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smbroker.log.format import SCHEMA
+from smbroker.log.format import LONG_ROW, SCHEMA
 from smbroker.model.errors import LogError
-from smbroker.model.message import Columns, Extra, Kind, Origin
+from smbroker.model.message import Columns, Extra, Kind, Origin, Wire
 
 T = TypeVar("T")
 
@@ -95,9 +95,9 @@ def _batch(group: list[Columns], rows: int, base: int) -> Batch:
         _offsets(base, rows),
         _fixed(_TS, rows, stamps(group)),
         _topics(group, rows),
-        pa.array(together([piece.payloads for piece in group]), _BINARY),
+        _payloads(group, rows),
         _kinds([piece.kinds for piece in group], rows),
-        *_origins([piece.origins for piece in group], rows),
+        *_origins(group, rows),
         *_extras(group, rows),
     ]
     return Batch(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), min(times), max(times))
@@ -144,7 +144,39 @@ def _alike(lists: list[list[T]]) -> bool:
 def _topics(group: list[Columns], rows: int) -> pa.Array:
     only = {piece.topic for piece in group}
     one = only.pop()
-    return _strings(together([piece.topics for piece in group])) if only or one is None else _same(one, rows)
+    if not only and one is not None:
+        return _same(one, rows)
+    if runs := _runs(group):
+        return _joined([_same(piece.topics[run.first], run.end - run.first) for piece, run in runs])
+    return _strings(together([piece.topics for piece in group]))
+
+
+def _runs(group: list[Columns]) -> list[tuple[Columns, Wire]]:
+    """Rows that came together, if all did."""
+    found = [(piece, run) for piece in group for run in piece.runs]
+    return found if all(piece.runs for piece in group) else []
+
+
+def _joined(arrays: list[pa.Array]) -> pa.Array:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _payloads(group: list[Columns], rows: int) -> pa.Array:
+    """Where they came as packets of equal length they are cut out of those, all at once."""
+    sizes = {piece.size for piece in group}
+    size = sizes.pop()
+    if sizes or not 0 < size <= LONG_ROW:
+        return pa.array(together([piece.payloads for piece in group]), _BINARY)
+    cut = [_cut(wire) for piece in group for wire in piece.wires]
+    data = _joined(cut).buffers()[1]
+    return pa.Array.from_buffers(_BINARY, rows, [None, _ends(size, max(_FEW_ROWS, 1 << rows.bit_length())), data])
+
+
+def _cut(wire: Wire) -> pa.Array:
+    count = wire.end - wire.first
+    length = len(wire.packets) // count
+    packets = pa.Array.from_buffers(pa.binary(length), count, [None, pa.py_buffer(wire.packets)])
+    return pc.binary_slice(packets, length - wire.size, length)
 
 
 def _strings(values: Sequence[bytes]) -> pa.Array:
@@ -175,12 +207,14 @@ def text(value: str) -> bytes:
     return value.encode("utf-8", "replace")
 
 
-def _origins(lists: list[list[Origin]], rows: int) -> list[pa.Array]:
+def _origins(group: list[Columns], rows: int) -> list[pa.Array]:
     """The columns dialect, source and client."""
+    lists = [piece.origins for piece in group]
     if _alike(lists):
-        one = lists[0][0]
-        client = pa.nulls(rows, _STRING) if one.client is None else _same(text(one.client), rows)
-        return [_same(one.dialect.encode(), rows), _same(text(one.source), rows), client]
+        return _from(lists[0][0], rows)
+    if runs := _runs(group):
+        each = [_from(piece.origins[run.first], run.end - run.first) for piece, run in runs]
+        return [_joined(list(column)) for column in zip(*each, strict=True)]
     origins = together(lists)
     known = {origin: (origin.dialect.encode(), text(origin.source)) for origin in set(origins)}
     dialects = {dialect for dialect, _ in known.values()}
@@ -192,6 +226,11 @@ def _origins(lists: list[list[Origin]], rows: int) -> list[pa.Array]:
         if clients.keys() == {None}
         else pa.array([clients[origin.client] for origin in origins], _STRING),
     ]
+
+
+def _from(one: Origin, rows: int) -> list[pa.Array]:
+    client = pa.nulls(rows, _STRING) if one.client is None else _same(text(one.client), rows)
+    return [_same(one.dialect.encode(), rows), _same(text(one.source), rows), client]
 
 
 def same_extra(group: list[Columns]) -> Extra | None:

@@ -1,30 +1,24 @@
 """Few rows as a message of the tail, made without Arrow, whose builders cost more than so few rows do.
 
-The bytes are those that `arrays` and `format` give (tests compare them). The header of a record batch always has
-the same fields at the same places, so it is taken from one that Arrow made and only its numbers are filled in:
-
-    the batch: rows · each column: rows, nulls · each buffer: where it begins, length · the length of all buffers
-
-What is rare (properties, some clients without a name) is left to Arrow.
+The bytes are those that `arrays` and `format` give (tests compare them). What is rare (properties, some clients
+without a name) is left to Arrow.
 """
 
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, chain
-from struct import Struct
 from typing import NamedTuple
 
-from smbroker.log.arrays import KINDS, batches_of, same_extra, stamps, text, together
-from smbroker.log.format import PLAIN_ROWS, PREFIX, Frame, encode, stamped
-from smbroker.model.message import Columns, Dialect, Kind, Origin
+from smbroker.log.arrays import KINDS, same_extra, stamps, text, together
+from smbroker.log.format import PLAIN_ROWS, Frame
+from smbroker.log.layout import message
+from smbroker.model.message import Columns, Kind, Origin
 
 MOST_ROWS = PLAIN_ROWS  # about where Arrow is as fast
 MOST_BYTES = 256 << 10  # of topics and payloads
 
 _NOTHING = b""
-_NUMBER, _SHORT_NUMBER, _SIGNED, _FIELD = Struct("<q"), Struct("<I"), Struct("<i"), Struct("<H")
-_PADDING = [bytes(-size % 8) for size in range(8)]
 
 
 class Column(NamedTuple):
@@ -32,7 +26,7 @@ class Column(NamedTuple):
     nulls: int = 0
 
 
-def encoded(turns: Sequence[Columns], base: int, tail: int) -> tuple[bytearray, int, int] | None:
+def encoded(turns: Sequence[Columns], base: int, tail: int) -> tuple[bytes, int, int] | None:
     """One append without notes as a message, the number of its rows and the least ts; None: it is one for Arrow."""
     group = [columns for columns in turns if len(columns)]
     rows = sum(map(len, group))
@@ -54,7 +48,9 @@ def encoded(turns: Sequence[Columns], base: int, tail: int) -> tuple[bytearray, 
         Column((_NOTHING, bytes(4 * (rows + 1)))),
     ]
     frame = Frame(base, tail, min(times), max(times), rows)
-    return _message(columns, frame), rows, frame.first_ts
+    nodes = [*((rows, column.nulls) for column in columns), *_NO_NODES]
+    buffers = chain(chain.from_iterable(column.buffers for column in columns), _NO_PROPERTIES)
+    return b"".join(message(nodes, ([one] for one in buffers), frame, packed=False)), rows, frame.first_ts
 
 
 def _strings(values: list[bytes], alike: bool = True) -> Column:
@@ -97,68 +93,4 @@ def _origins(origins: list[Origin]) -> list[Column] | None:
 
 
 _NO_PROPERTIES = (_NOTHING, _NOTHING, bytes(4), _NOTHING, _NOTHING, bytes(4), _NOTHING)  # keys and values of no pair
-_NO_NODES = (0,) * 6
-
-
-def _message(columns: list[Column], frame: Frame) -> bytearray:
-    template = _template()
-    parts, position = [template.header], 0
-    numbers: list[int] = []
-    for buffer in chain(chain.from_iterable(column.buffers for column in columns), _NO_PROPERTIES):
-        size = len(buffer)
-        numbers += position, size
-        if size:
-            parts += buffer, _PADDING[size & 7]
-            position += size + (-size & 7)
-    message = bytearray().join(parts)
-    _NUMBER.pack_into(message, template.rows, frame.rows)
-    _NUMBER.pack_into(message, template.body, position)
-    nodes = chain.from_iterable((frame.rows, column.nulls) for column in columns)
-    template.node_numbers.pack_into(message, template.nodes, *nodes, *_NO_NODES)
-    template.buffer_numbers.pack_into(message, template.buffers, *numbers)
-    return stamped(message, frame._replace(length=len(message)))
-
-
-class _Template(NamedTuple):
-    header: bytes
-    rows: int  # where its numbers stand
-    body: int
-    nodes: int
-    node_numbers: Struct
-    buffers: int
-    buffer_numbers: Struct
-
-
-@lru_cache(maxsize=1)
-def _template() -> _Template:
-    """From a batch of Arrow's, whose tables are those of its Message.fbs; with a row, since zeros are left out."""
-    (batch,) = batches_of([Columns(1, [b"t"], [b"p"], [Kind.BYTES], [Origin(Dialect.HTTP)])], 0)
-    message = bytes(encode(batch.rows, Frame(0, 1, 1, 1, 1)))
-    header = message[: PREFIX + _SHORT_NUMBER.unpack_from(message, 4)[0]]
-    whole = _follow(header, PREFIX)
-    content = _follow(header, _field(header, whole, 2))
-    nodes, buffers = (_follow(header, _field(header, content, place)) for place in (1, 2))
-    counts = [_SHORT_NUMBER.unpack_from(header, vector)[0] for vector in (nodes, buffers)]
-    node_numbers, buffer_numbers = (Struct(f"<{2 * count}q") for count in counts)
-    return _Template(
-        header,
-        _field(header, content, 0),
-        _field(header, whole, 3),
-        nodes + _SHORT_NUMBER.size,
-        node_numbers,
-        buffers + _SHORT_NUMBER.size,
-        buffer_numbers,
-    )
-
-
-def _follow(header: bytes, position: int) -> int:
-    """Where the offset that stands there leads to."""
-    offset: int = _SHORT_NUMBER.unpack_from(header, position)[0]
-    return position + offset
-
-
-def _field(header: bytes, table: int, place: int) -> int:
-    """Where a field of the table stands, by its place in the schema."""
-    fields = table - _SIGNED.unpack_from(header, table)[0]
-    offset: int = _FIELD.unpack_from(header, fields + 4 + 2 * place)[0]
-    return table + offset
+_NO_NODES = ((0, 0),) * 3

@@ -1,4 +1,4 @@
-"""The tail's byte format; no other file knows it, but for `few`, which knows how Arrow lays out a record batch.
+"""The tail's byte format; no other file knows it, but for `layout`, which knows how Arrow lays out a record batch.
 
 A tail is an Arrow IPC stream that any Arrow reader opens: one schema message (the head), then
 record batch messages, then zeros or nothing; Arrow takes zeros for the stream's end. Each message is
@@ -54,7 +54,7 @@ SCHEMA = pa.schema(
     ]
 )
 
-PLAIN_ROWS = 500  # a batch of so many is not compressed; `few` makes them, and an acknowledgement waits for them
+PLAIN_ROWS = 500  # a batch of so many is not compressed: `few` makes them, and an acknowledgement waits for them
 LONG_ROW = 1_024  # bytes on average, from where payloads are most of it; and it bounds what a batch can expand to
 _PLAIN = pa.ipc.IpcWriteOptions()
 _PACKED = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
@@ -180,11 +180,15 @@ def decode_notes(raw: Raw, position: int, frame: Frame) -> list[Note]:
     return [(name, b64decode(value)) for name, value in entries]
 
 
-def stamped(message: bytearray, frame: Frame) -> bytearray:
-    """With CHECK filled in."""
+def stamped(message: bytearray, frame: Frame, more: Sequence[Raw | memoryview] = ()) -> bytearray:
+    """With CHECK filled in, of a message that goes on with what `more` has."""
     at = message.index(_MARKER) + len(_MARKER) + _DIGITS
     message[at - _DIGITS : at] = hexlify(_NUMBERS.pack(*frame))
-    message[at : at + len(_NO_CRC)] = _digits_of_crc(message, 0, at, len(message))
+    message[at : at + len(_NO_CRC)] = _NO_CRC
+    crc = crc32(message)
+    for piece in more:
+        crc = crc32(piece, crc)
+    message[at : at + len(_NO_CRC)] = b"%08x" % crc
     return message
 
 

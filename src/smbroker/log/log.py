@@ -23,7 +23,9 @@ from smbroker.log.disk import Disk, write_all
 from smbroker.log.few import encoded
 from smbroker.log.format import Frame, Note, encode, head
 from smbroker.log.index import read_header
+from smbroker.log.layout import Piece
 from smbroker.log.lock import Lock
+from smbroker.log.many import laid_out
 from smbroker.log.mark import MarkFile
 from smbroker.log.recover import OpenTail, recover
 from smbroker.log.segments import INDEX, SEALED, TAIL, TEMPORARY, Segment, bases, file_of, segments_in
@@ -340,18 +342,21 @@ class _Range(NamedTuple):
     end: int
 
 
-def _encoded(turns: Sequence[Columns], notes: Sequence[Note], base: int, tail: int) -> tuple[list[bytearray], int, int]:
-    """The messages of one append, the offset after them and the least ts. Notes go with the last one."""
+def _encoded(turns: Sequence[Columns], notes: Sequence[Note], base: int, tail: int) -> tuple[list[Piece], int, int]:
+    """The messages of one append in pieces, the offset after them and the least ts. Notes go with the last one."""
     few = None if notes else encoded(turns, base, tail)
     if few:
         message, rows, first_ts = few
         return [message], base + rows, first_ts
     batches = list(batches_of(turns, base))
-    messages = []
+    messages: list[Piece] = []
     for left, batch in zip(range(len(batches) - 1, -1, -1), batches, strict=True):
         rows = len(batch.rows)
         frame = Frame(base, tail, batch.first_ts, batch.last_ts, rows, left)
-        messages.append(encode(batch.rows, frame, () if left else notes))
+        if notes and not left:
+            messages.append(encode(batch.rows, frame, notes))
+        else:
+            messages += laid_out(batch.rows, frame)
         base += rows
     return messages, base, min((batch.first_ts for batch in batches if len(batch.rows)), default=0)
 

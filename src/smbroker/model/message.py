@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from operator import itemgetter
-from typing import NamedTuple, TypeAlias
+from struct import iter_unpack
+from typing import NamedTuple
 
 from smbroker.model.topic import Topic
 
 _first_row = itemgetter(0)
 _NOT_ASKED = b"\0\0"  # no topic
+LONG_RUN = 16  # rows that came together, on average, so that it pays to look at them as one
 
 
 class Kind(IntEnum):
@@ -70,8 +72,20 @@ class Extra:
     properties: tuple[tuple[str, str], ...] = ()  # MQTT 5's own under keys such as `$content-type`
 
 
-Wire: TypeAlias = tuple[int, int, int, bytes]
-"""First row, end, version of MQTT, and the bytes of these rows as they came."""
+class Wire(NamedTuple):
+    """Rows as they came: packets of equal length, each with its payload at the end."""
+
+    first: int
+    end: int
+    version: int  # of MQTT
+    packets: bytes
+    size: int  # of a payload
+
+
+def payloads_in(packets: bytes, count: int, size: int) -> list[bytes]:
+    """Those of so many packets of equal length, each with its payload at the end."""
+    head = len(packets) // count - size
+    return [packets[head:]] if count == 1 else [payload for (payload,) in iter_unpack(f"{head}x{size}s", packets)]
 
 
 class Rows(NamedTuple):
@@ -88,7 +102,8 @@ class Columns:
     """Messages in the order received: `topics[i]`, `payloads[i]`, `kinds[i]` and `origins[i]` are one message."""
 
     __slots__ = (
-        "_bytes", "_topic", "base", "extras", "kinds", "origins", "payloads", "received", "stamps", "topics", "wires",
+        "_bytes", "_packed", "_payloads", "_topic", "base", "extras", "kinds", "origins", "received", "stamps",
+        "topics", "wires",
     )  # fmt: skip
 
     def __init__(
@@ -105,7 +120,8 @@ class Columns:
     ) -> None:
         self.received = received  # when, in microseconds since 1970 UTC: one time for all that a turn brought
         self.topics = [] if topics is None else topics
-        self.payloads = [] if payloads is None else payloads
+        self._payloads = [] if payloads is None else payloads
+        self._packed = 0  # of the last rows the payload is still in its packet
         self.kinds = [] if kinds is None else kinds
         self.origins = [] if origins is None else origins
         self.extras = {} if extras is None else extras  # by row; most rows have none
@@ -122,7 +138,7 @@ class Columns:
         """Takes over the rows of another turn; how they came (`wires`) is left out."""
         row, count = len(self.topics), len(other.topics)
         self.topics += other.topics
-        self.payloads += other.payloads
+        self.payloads.extend(other.payloads)
         self.kinds += other.kinds
         self.origins += other.origins
         self.stamps += other.stamps or [other.received] * count
@@ -139,6 +155,26 @@ class Columns:
         self.stamps.append(received)
         self.received = received
 
+    def add_packets(self, topic: Topic, origin: Origin, version: int, packets: bytes, count: int, size: int) -> None:
+        """Rows of bytes, as they came."""
+        row = len(self.topics)
+        self.wires.append(Wire(row, row + count, version, packets, size))
+        self.topics += [topic] * count
+        self.kinds += [Kind.BYTES] * count
+        self.origins += [origin] * count
+        self._packed += count
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """To cut them out of their packets is most of what such rows cost, so that is done only if someone asks."""
+        if self._packed:
+            known = list(self._payloads)
+            for wire in self.wires_from(len(known)):
+                known += payloads_in(wire.packets, wire.end - wire.first, wire.size)
+            self._payloads = known  # all at once: the writing thread may ask at the same time
+            self._packed = 0
+        return self._payloads
+
     def ts(self, row: int) -> int:
         """When it was received."""
         return self.stamps[row] if self.stamps else self.received
@@ -152,15 +188,28 @@ class Columns:
     def bytes(self) -> int:
         """Of all payloads. They are counted once: not to be asked before the last row is in."""
         if self._bytes < 0:
-            payloads = self.payloads
-            self._bytes = len(payloads[0]) if len(payloads) == 1 else sum(map(len, payloads))
+            size = self.size
+            self._bytes = size * len(self.topics) if size >= 0 else sum(map(len, self.payloads))
         return self._bytes
+
+    @property
+    def size(self) -> int:
+        """That of each payload, if all rows came as packets and are as long; -1: they are not, or it is not known."""
+        sizes = {wire.size for wire in self.runs}
+        return sizes.pop() if len(sizes) == 1 else -1
+
+    @property
+    def runs(self) -> list[Wire]:
+        """If all rows came as packets, and many together, these; each is of one topic and from one client."""
+        wires, rows = self.wires, len(self.topics)
+        whole = LONG_RUN * len(wires) <= rows and sum(wire.end - wire.first for wire in wires) == rows
+        return wires if whole else []
 
     @property
     def topic(self) -> Topic | None:
         """That of all rows, if they have the same. Looked for once, as `bytes`."""
         if self._topic is _NOT_ASKED:
-            topics = self.topics
+            topics = [self.topics[run.first] for run in self.runs] or self.topics
             alike = topics and topics[0] == topics[-1] and topics.count(topics[0]) == len(topics)
             self._topic = topics[0] if alike else None
         return self._topic
@@ -168,7 +217,10 @@ class Columns:
     @property
     def topic_bytes(self) -> int:
         topic = self.topic
-        return sum(map(len, self.topics)) if topic is None else len(topic) * len(self.topics)
+        if topic is not None:
+            return len(topic) * len(self.topics)
+        runs = self.runs
+        return sum(len(self.topics[run.first]) * (run.end - run.first) for run in runs) or sum(map(len, self.topics))
 
     def wires_from(self, row: int) -> Iterator[Wire]:
         """Those that begin at the row or after it."""

@@ -239,17 +239,18 @@ class Turn:
             client.owed += len(payloads)
         self._add_row(client, topic, payloads, kind, (len(payload) + ROW_BYTES) * len(payloads))
 
-    def publish_run(self, client: Client, topic: Topic, payloads: list[bytes], version: int, wire: bytes) -> None:
-        """Messages that came as MQTT packets, and may leave as such."""
-        row, count = len(self.inbound.topics), len(payloads)
-        self.inbound.wires.append((row, row + count, version, wire))
-        self._add_row(client, topic, payloads, Kind.BYTES, len(wire) + ROW_BYTES * count)
+    def publish_run(self, client: Client, topic: Topic, version: int, packets: bytes, count: int, size: int) -> None:
+        """Messages that came as MQTT packets, and may leave as such; `size` of each payload."""
+        self.inbound.add_packets(topic, client.origin, version, packets, count, size)
+        self._bytes += len(packets) + ROW_BYTES * count
+        if self._bytes > MAX_TURN:
+            self.end()
 
     def publish_mixed(self, client: Client, topics: list[Topic], payloads: list[bytes]) -> None:
         """Messages of any topics, which the client may publish."""
         inbound, count = self.inbound, len(topics)
         inbound.topics += topics
-        inbound.payloads += payloads
+        inbound.payloads.extend(payloads)
         inbound.kinds += [Kind.BYTES] * count
         inbound.origins += [client.origin] * count
         self._bytes += sum(map(len, payloads)) + ROW_BYTES * count
@@ -268,7 +269,7 @@ class Turn:
     def _add_row(self, client: Client, topic: Topic, payloads: list[bytes], kind: Kind, size: int) -> None:
         inbound, count = self.inbound, len(payloads)
         inbound.topics += [topic] * count
-        inbound.payloads += payloads
+        inbound.payloads.extend(payloads)
         inbound.kinds += [kind] * count
         inbound.origins += [client.origin] * count
         self._bytes += size
@@ -345,6 +346,9 @@ class Turn:
         count = len(origins)
         if count and (count == 1 or origins.count(origins[0]) == count):
             stats.received[origins[0].dialect] += count
+        elif runs := columns.runs:
+            for run in runs:
+                stats.received[origins[run.first].dialect] += run.end - run.first
         else:
             for origin, messages in Counter(origins).items():
                 stats.received[origin.dialect] += messages

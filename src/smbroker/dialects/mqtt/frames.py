@@ -36,9 +36,9 @@ class _Framer:
 
     def frames(self, columns: Columns, start: int, end: int, unfit: list[str]) -> list[bytes]:
         if columns.wires:
-            first, last, came, wire = columns.wires[0]
-            if first == start and last == end and came == self._version:
-                return [wire]
+            wire = columns.wires[0]
+            if wire.first == start and wire.end == end and wire.version == self._version:
+                return [wire.packets]
             found = _as_they_came(columns, start, end, self._version)
             if found is not None:
                 return found
@@ -89,11 +89,11 @@ def _as_they_came(columns: Columns, start: int, end: int, version: int) -> list[
     """The bytes of rows [start, end) if all of them came in with that version."""
     found: list[bytes] = []
     position = start
-    for first, last, came, wire in columns.wires_from(start):
-        if first != position or last > end or came != version:
+    for wire in columns.wires_from(start):
+        if wire.first != position or wire.end > end or wire.version != version:
             return None
-        found.append(wire)
-        position = last
+        found.append(wire.packets)
+        position = wire.end
         if position == end:
             return found
     return None

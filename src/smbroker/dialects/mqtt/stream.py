@@ -10,7 +10,7 @@ acknowledgements (`Acks`) come in rows too. Short plain publishes whose topics c
 """
 
 from dataclasses import dataclass
-from struct import iter_unpack, unpack
+from struct import unpack
 from typing import Final, TypeAlias
 
 from smbroker.dialects.mqtt.fields import (
@@ -25,6 +25,7 @@ from smbroker.dialects.mqtt.fields import (
 )
 from smbroker.dialects.mqtt.packets import Connect, Packet, checked_name, decode
 from smbroker.dialects.mqtt.reasons import PACKET_TOO_LARGE, Malformed
+from smbroker.model.message import payloads_in
 from smbroker.model.topic import KnownTopics, Topic
 
 PLAIN: Final = 0x30  # the first byte of a publish with QoS 0 that is not retained
@@ -43,9 +44,14 @@ class Run:
     """Plain publishes of one topic, of equal length, one after the other."""
 
     topic: Topic
-    payloads: list[bytes]
+    count: int
+    size: int  # of a payload
     wire: bytes  # the packets as they came
     version: int
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return payloads_in(self.wire, self.count, self.size)
 
 
 @dataclass(slots=True)
@@ -211,7 +217,7 @@ class Decoder:
         if total == len(data):
             self.again = One(beginning, total, topic, 5 if self.version == 5 else 4)
         end = _row_end(data, start, total, beginning)
-        items.append(Run(topic, _payloads(data, start, end, head - start, total), data[start:end], self.version))
+        items.append(Run(topic, (end - start) // total, after - head, data[start:end], self.version))
         return end
 
     def _mixed(self, data: bytes, start: int, items: list[Item]) -> int:
@@ -267,7 +273,7 @@ class Decoder:
             return -1
         topic = known_names[data[body + 2 : at]]
         end = start + whole * total
-        payloads = _payloads(data, start, end, head - start, total)
+        payloads = payloads_in(data[start:end], (end - start) // total, start + total - head)
         items.append(Numbered(topic, payloads, numbers[:whole], self.version, bytes(acks[: 4 * whole])))
         return end
 
@@ -300,13 +306,6 @@ def _row_end(data: bytes, start: int, total: int, beginning: bytes) -> int:
     while position <= last and alike(beginning, position):
         position += total
     return position
-
-
-def _payloads(data: bytes, start: int, end: int, head: int, total: int) -> list[bytes]:
-    """What follows the heads of packets that are `total` long."""
-    if end - start == total:
-        return [data[start + head : end]]
-    return [payload for (payload,) in iter_unpack(f"{head}x{total - head}s", memoryview(data)[start:end])]
 
 
 def _before_zero(numbers: tuple[int, ...]) -> int:

@@ -60,11 +60,12 @@ def _refused(connection: "MqttConnection", topic: Topic, messages: int) -> None:
 
 def run(connection: "MqttConnection", some: Run) -> None:
     if not may_publish(connection, some.topic):
-        _refused(connection, some.topic, len(some.payloads))
+        _refused(connection, some.topic, some.count)
         return
-    if len(some.payloads[0]) > connection.shared.config.max_payload:
+    if some.size > connection.shared.config.max_payload:
         raise Malformed("payload_too_long", "a payload longer than max_payload", 0x95)
-    connection.turn.publish_run(connection, some.topic, some.payloads, 5 if some.version == 5 else 4, some.wire)
+    version = 5 if some.version == 5 else 4
+    connection.turn.publish_run(connection, some.topic, version, some.wire, some.count, some.size)
 
 
 def lane(connection: "MqttConnection", one: One) -> Lane | None:
@@ -77,7 +78,7 @@ def lane(connection: "MqttConnection", one: One) -> Lane | None:
 def publish_again(connection: "MqttConnection", one: One, data: bytes) -> None:
     """Such a read, if there is no lane for it."""
     if may_publish(connection, one.topic):
-        connection.turn.publish_run(connection, one.topic, [data[len(one.beginning) :]], one.version, data)
+        connection.turn.publish_run(connection, one.topic, one.version, data, 1, one.size - len(one.beginning))
     else:
         _refused(connection, one.topic, 1)
 
