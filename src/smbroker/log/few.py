@@ -11,7 +11,7 @@ from itertools import accumulate, chain
 from typing import NamedTuple
 
 from smbroker.log.arrays import KINDS, same_extra, stamps, text, together
-from smbroker.log.format import PLAIN_ROWS, Frame
+from smbroker.log.format import PLAIN_ROWS, Frame, stamped
 from smbroker.log.layout import message
 from smbroker.model.message import Columns, Kind, Origin
 
@@ -26,7 +26,7 @@ class Column(NamedTuple):
     nulls: int = 0
 
 
-def encoded(turns: Sequence[Columns], base: int, tail: int) -> tuple[bytes, int, int] | None:
+def encoded(turns: Sequence[Columns], base: int, tail: int) -> tuple[bytearray, int, int] | None:
     """One append without notes as a message, the number of its rows and the least ts; None: it is one for Arrow."""
     group = [columns for columns in turns if len(columns)]
     rows = sum(map(len, group))
@@ -50,7 +50,8 @@ def encoded(turns: Sequence[Columns], base: int, tail: int) -> tuple[bytes, int,
     frame = Frame(base, tail, min(times), max(times), rows)
     nodes = [*((rows, column.nulls) for column in columns), *_NO_NODES]
     buffers = chain(chain.from_iterable(column.buffers for column in columns), _NO_PROPERTIES)
-    return b"".join(message(nodes, ([one] for one in buffers), frame, packed=False)), rows, frame.first_ts
+    header, pieces, frame = message(nodes, buffers, frame, packed=False)
+    return stamped(bytearray().join((header, *pieces)), frame), rows, frame.first_ts
 
 
 def _strings(values: list[bytes], alike: bool = True) -> Column:

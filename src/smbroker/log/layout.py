@@ -8,34 +8,42 @@ numbers are filled in:
 A message is pieces, to be written one after the other: `few` makes small ones, `many` the others.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import chain
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
 from smbroker.log.arrays import batches_of
-from smbroker.log.format import PLAIN_ROWS, PREFIX, Frame, encode, stamped
+from smbroker.log.format import PLAIN_ROWS, PREFIX, Frame, encode
 from smbroker.model.message import Columns, Dialect, Kind, Origin
 
 Piece: TypeAlias = bytes | bytearray | memoryview
+Buffer: TypeAlias = Piece | tuple[Piece, Piece]
 Node: TypeAlias = tuple[int, int]  # rows and nulls of a column
 
 _NUMBER, _SHORT_NUMBER, _SIGNED, _FIELD = Struct("<q"), Struct("<I"), Struct("<i"), Struct("<H")
 _PADDING = [bytes(-size % 8) for size in range(8)]
 
 
-def message(nodes: Sequence[Node], buffers: Iterable[Sequence[Piece]], frame: Frame, packed: bool) -> list[Piece]:
-    """Buffers in pieces; `packed`: as Arrow's format has them where some may be compressed."""
+def message(
+    nodes: Iterable[Node], buffers: Iterable[Buffer], frame: Frame, packed: bool
+) -> tuple[bytearray, list[Piece], Frame]:
+    """The header, without CHECK, the pieces of the body and the frame with the length of it all.
+
+    `packed`: as Arrow's format has it where some buffers may be compressed; each then comes in two pieces."""
     template = _template(packed)
     pieces: list[Piece] = []
     numbers: list[int] = []
     position = 0
     for buffer in buffers:
-        size = sum(map(len, buffer))
+        size = sum(map(len, buffer)) if isinstance(buffer, tuple) else len(buffer)
         numbers += position, size
         if size:
-            pieces += buffer
+            if isinstance(buffer, tuple):
+                pieces += buffer
+            else:
+                pieces.append(buffer)
             if size & 7:
                 pieces.append(_PADDING[size & 7])
             position += size + (-size & 7)
@@ -44,7 +52,7 @@ def message(nodes: Sequence[Node], buffers: Iterable[Sequence[Piece]], frame: Fr
     _NUMBER.pack_into(header, template.body, position)
     template.node_numbers.pack_into(header, template.nodes, *chain.from_iterable(nodes))
     template.buffer_numbers.pack_into(header, template.buffers, *numbers)
-    return [stamped(header, frame._replace(length=len(header) + position), pieces), *pieces]
+    return header, pieces, frame._replace(length=len(header) + position)
 
 
 class _Template(NamedTuple):

@@ -5,22 +5,19 @@ are the same in every row shrink to nothing, while counters and most short paylo
 are long are most of what there is, and are written as they are.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from struct import Struct
-from typing import TypeAlias
 
 import pyarrow as pa
 
-from smbroker.log.format import LONG_ROW, PLAIN_ROWS, Frame
-from smbroker.log.layout import Node, Piece, message
+from smbroker.log.format import LONG_ROW, PLAIN_ROWS, Frame, stamped
+from smbroker.log.layout import Buffer, Node, Piece, message
 
 _CODEC = pa.Codec("lz4")
 _LENGTH = Struct("<q")
 _AS_IT_IS = _LENGTH.pack(-1)  # instead of the length, before a buffer that is not compressed
 LOOK = 2_048  # bytes of a buffer that tell whether it is worth it
 WORTH = 0.75  # of them, compressed
-
-Buffer: TypeAlias = Sequence[Piece]
 
 
 def laid_out(batch: pa.RecordBatch, frame: Frame) -> list[Piece]:
@@ -30,8 +27,9 @@ def laid_out(batch: pa.RecordBatch, frame: Frame) -> list[Piece]:
     buffers: list[Buffer] = []
     for column in batch.columns:
         nodes += _nodes(column)
-        buffers += [_packed(buffer) if packed else [buffer] for buffer in _buffers(column)]
-    return message(nodes, buffers, frame, packed)
+        buffers += map(_packed, _buffers(column)) if packed else _buffers(column)
+    header, pieces, frame = message(nodes, buffers, frame, packed)
+    return [stamped(header, frame, pieces), *pieces]
 
 
 def _nodes(column: pa.Array) -> Iterator[Node]:
@@ -72,7 +70,7 @@ def _ends(buffer: pa.Buffer, rows: int) -> memoryview:
 def _packed(buffer: memoryview) -> Buffer:
     size = len(buffer)
     if not size:
-        return []
+        return buffer
     if size > LOOK and len(_CODEC.compress(buffer[:LOOK], asbytes=True)) > WORTH * LOOK:
-        return [_AS_IT_IS, buffer]
-    return [_LENGTH.pack(size), _CODEC.compress(buffer, asbytes=True)]
+        return _AS_IT_IS, buffer
+    return _LENGTH.pack(size), _CODEC.compress(buffer, asbytes=True)

@@ -188,7 +188,7 @@ class Columns:
     def bytes(self) -> int:
         """Of all payloads. They are counted once: not to be asked before the last row is in."""
         if self._bytes < 0:
-            size = self.size
+            size = self.size if self.wires else -1
             self._bytes = size * len(self.topics) if size >= 0 else sum(map(len, self.payloads))
         return self._bytes
 
@@ -209,7 +209,9 @@ class Columns:
     def topic(self) -> Topic | None:
         """That of all rows, if they have the same. Looked for once, as `bytes`."""
         if self._topic is _NOT_ASKED:
-            topics = [self.topics[run.first] for run in self.runs] or self.topics
+            topics = self.topics
+            if self.wires:
+                topics = [topics[run.first] for run in self.runs] or topics
             alike = topics and topics[0] == topics[-1] and topics.count(topics[0]) == len(topics)
             self._topic = topics[0] if alike else None
         return self._topic
