@@ -37,7 +37,9 @@ def installed(*peers: Peer) -> list[Peer]:
     return [peer for peer in peers if peer.path]
 
 
-def mqtt(name: str, title: str, peers: Sequence[Peer], *, full: bool = False, **settings: int) -> Case:
+def mqtt(
+    name: str, title: str, peers: Sequence[Peer], *, full: bool = False, oftener: int = 1, **settings: int
+) -> Case:
     """SMB without its log, with it, and the peers that are installed; NATS speaks its own protocol."""
     own = [load("SMB", MQTT, "mqtt_load", **settings), load("SMB, log on", MQTT.with_log(), "mqtt_load", **settings)]
     others = [
@@ -50,7 +52,7 @@ def mqtt(name: str, title: str, peers: Sequence[Peer], *, full: bool = False, **
         for side in others
         if (settings.get("qos", 0), side.name) in LOG_ON_BESIDE
     ]
-    return Case(name, title, (*own, *others), tuple(ratios), full=full)
+    return Case(name, title, (*own, *others), tuple(ratios), full=full, oftener=oftener)
 
 
 def mqtt_acked(qos: int, window: int, *, full: bool = False) -> Case:
@@ -208,9 +210,9 @@ PEERS = [(one.name, one) for one in installed(MOSQUITTO)]
 
 CASES = (
     mqtt("mqtt-1-1", "MQTT QoS 0, 1 → 1", ALL),
-    mqtt("mqtt-1-10", "MQTT QoS 0, 1 → 10", BROKERS, subscribers=10, window=5_000),
-    mqtt("mqtt-1-100", "MQTT QoS 0, 1 → 100", BROKERS, subscribers=100, window=1_000),
-    mqtt("mqtt-4-4", "MQTT QoS 0, 4 → 4, in pairs", BROKERS, publishers=4, subscribers=4, pairs=1),
+    mqtt("mqtt-1-10", "MQTT QoS 0, 1 → 10", BROKERS, oftener=2, subscribers=10, window=5_000),
+    mqtt("mqtt-1-100", "MQTT QoS 0, 1 → 100", BROKERS, oftener=2, subscribers=100, window=1_000),
+    mqtt("mqtt-4-4", "MQTT QoS 0, 4 → 4, in pairs", BROKERS, oftener=2, publishers=4, subscribers=4, pairs=1),
     mqtt("mqtt-16B", "MQTT QoS 0, 1 → 1, 16 bytes", BROKERS, size=16, full=True),
     mqtt("mqtt-1KB", "MQTT QoS 0, 1 → 1, 1 KB", BROKERS, size=1_024, window=1_000, full=True),
     mqtt("mqtt-64KB", "MQTT QoS 0, 1 → 1, 64 KB", BROKERS, size=65_536, window=16),

@@ -1,5 +1,7 @@
 """When a message may leave by a lane: by hand, with the broker's own turn and a client that notes what it is sent."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -8,13 +10,13 @@ import uvloop
 from smbroker.core.sessions import Session
 from smbroker.model.filter import exact
 from smbroker.model.grant import EVERYTHING
-from smbroker.model.message import Dialect, Origin
+from smbroker.model.message import Dialect, Kind, Origin
 from smbroker.server.client import Client
 from smbroker.server.config import Config
 from smbroker.server.console import Console
 from smbroker.server.lane import Lane
 from smbroker.server.mqtt.session import FRAMINGS
-from smbroker.server.turn import LONE_READS, SMALL_READ, Turn
+from smbroker.server.turn import LONE_READS, MAX_TURN, ROW_BYTES, SMALL_READ, Turn
 
 TOPIC = b"t/x"
 HEAD = b"\x30\x08\x00\x03t/x"
@@ -26,6 +28,7 @@ class Noting(Client):
 
     def __init__(self) -> None:
         super().__init__(Origin(Dialect.MQTT, "127.0.0.1", 1))
+        self.grant = EVERYTHING
         self.sent: list[bytes] = []
         self.bytes_by_lane = 0
 
@@ -143,6 +146,54 @@ def test_not_after_a_change_of_who_gets_what(house: House) -> None:
     house.turn.end()
     house.read()
     assert not lane.take(FRAME)
+
+
+def test_not_while_the_log_is_behind(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads then go through turns, where they pause."""
+    house.subscriber()
+    house.read()
+    lane = house.lane()
+    assert lane
+    monkeypatch.setattr(Turn, "behind", True)
+    while not house.turn.scheduled:
+        assert lane.take(FRAME)
+    house.turn.end()
+    assert not lane.take(FRAME)
+    house.read()
+    assert not lane.take(FRAME)
+
+
+def test_what_was_read_before_it_leaves_before_it(house: House) -> None:
+    """Another client's read is so long that its turn is relieved in the middle: what follows still comes first."""
+    got = house.subscriber()
+    house.read()
+    lane = house.lane()
+    assert lane
+    other, rows = Noting(), MAX_TURN // ROW_BYTES + 100
+    house.turn.begin()
+    for _ in range(rows):
+        house.turn.publish(other, (TOPIC, b"", Kind.BYTES, b""))
+    assert 0 < len(got.sent) < rows
+    assert not lane.take(FRAME)
+    house.turn.end()
+    assert len(got.sent) == rows
+
+
+def test_a_lane_holds_on_to_nobody_who_has_gone(house: House) -> None:
+    gone = weakref.ref(house.subscriber())
+    lane = house.lane()
+    assert lane
+    session = next(iter(house.turn.delivery._router.match(TOPIC)))
+    house.turn.delivery.remove(exact(TOPIC), session)
+    del session
+    gc.collect()
+    assert gone() is None
+
+
+def test_topics_without_subscribers_leave_no_trace(house: House) -> None:
+    for number in range(10):
+        assert house.turn.lane(house.publisher, b"t/%d" % number, FRAMINGS[4], HEAD, 10) is None
+    assert not house.turn.delivery._routes
 
 
 def test_nobody_subscribed_or_another_framing_has_none(house: House) -> None:

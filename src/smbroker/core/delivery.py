@@ -118,6 +118,8 @@ class Delivery:
 
     def subscribers(self, topic: Topic, framing: Hashable) -> Group | None:
         """All those of a topic, if there are any and all have this framing."""
+        if self._router.empty:
+            return None
         route = self._routes.get(topic) or self._new_route(topic)
         return route.groups[0] if route.framing == framing else None
 

@@ -19,6 +19,8 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 def handle_of(transport: asyncio.BaseTransport) -> int:
-    """The file descriptor of a transport that passes bytes on as they are; -1 of any other."""
-    plain = type(transport).__module__ == "uvloop.loop"  # ours, over TLS and in WebSockets, change what they are given
+    """The file descriptor of uvloop's own TCP transport; -1 of others (TLS, WebSockets), which change what they get.
+
+    It is to be written to only while the transport is not closing and has nothing that waits."""
+    plain = type(transport).__module__ == "uvloop.loop" and type(transport).__name__ == "TCPTransport"
     return transport.get_extra_info("socket").fileno() if plain else -1

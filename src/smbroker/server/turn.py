@@ -13,6 +13,7 @@ import time
 from asyncio import AbstractEventLoop, TimerHandle
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from weakref import WeakSet
 
 from smbroker.core.delivery import Delivery
 from smbroker.core.sessions import Limits, Session, Sessions
@@ -71,9 +72,9 @@ class Turn:
         self._bytes = 0
         self.scheduled = False  # to end with this pass of the loop
         self._reads = 0  # of this turn
-        self.lone = False  # the last turn that waited for others had one
+        self.lone = False  # the last turn that waited for other reads had one; of those that tell (`begin_read`)
         self._at_once = 0  # reads since then
-        self.epoch = 0  # another one when it may have changed who gets what
+        self._open: WeakSet[Lane] = WeakSet()
         self._lanes: list[Lane] = []  # by which messages have left that are not accounted for yet
         self._passed = Columns()  # these, if there is a log
         self._lingers = False  # until they are accounted for
@@ -150,7 +151,10 @@ class Turn:
             self.begin()
 
     def _changed(self) -> None:
-        self.epoch += 1
+        """It may have changed who gets what."""
+        for lane in self._open:
+            lane.close()
+        self._open.clear()
 
     def tell_relayed(self, callback: Callable[[Columns], None] | None) -> None:
         self._relayed = callback
@@ -163,7 +167,11 @@ class Turn:
         if size > SMALL_READ or self._relayed or not self.committed.empty:
             return None
         found = self.delivery.subscribers(topic, framing)
-        return Lane(self, client, topic, found, beginning, size) if found else None
+        if found is None:
+            return None
+        lane = Lane(self, client, topic, found, beginning, size)
+        self._open.add(lane)
+        return lane
 
     def _lingered(self) -> None:
         self._lingers = False
@@ -181,11 +189,13 @@ class Turn:
             messages, lane.messages = lane.messages, 0
             lane.client.came(messages * lane.size)
             stats.received[lane.client.origin.dialect] += messages
-            stats.delivered[lane.subscribers.dialect] += messages * len(lane.subscribers.outboxes)
+            stats.delivered[lane.dialect] += messages * lane.reached
             stats.bytes_in += messages * (lane.size - lane.head)
         if self.commits:
             passed, self._passed = self._passed, Columns()
             self.commits.submit(passed, ())
+            if self.behind:
+                self.lone = False  # reads go through turns, where they pause
 
     # --- commands ---
 
@@ -229,7 +239,7 @@ class Turn:
         inbound.origins.append(client.origin)
         self._bytes += len(payload) + ROW_BYTES
         if self._bytes > MAX_TURN:
-            self.end()
+            self._relieve()
 
     def publish_row(self, client: Client, first: Publish, payloads: list[bytes]) -> None:
         """Messages that are like the first, which was checked, but for their payload, which is no longer than its."""
@@ -244,7 +254,7 @@ class Turn:
         self.inbound.add_packets(topic, client.origin, version, packets, count, size)
         self._bytes += len(packets) + ROW_BYTES * count
         if self._bytes > MAX_TURN:
-            self.end()
+            self._relieve()
 
     def publish_mixed(self, client: Client, topics: list[Topic], payloads: list[bytes]) -> None:
         """Messages of any topics, which the client may publish."""
@@ -255,7 +265,7 @@ class Turn:
         inbound.origins += [client.origin] * count
         self._bytes += sum(map(len, payloads)) + ROW_BYTES * count
         if self._bytes > MAX_TURN:
-            self.end()
+            self._relieve()
 
     def publish_numbered(self, client: Client, topic: Topic, payloads: list[bytes], extra: Extra, acks: bytes) -> None:
         """Messages that are alike but for their payload, with the acknowledgements of them all."""
@@ -274,7 +284,7 @@ class Turn:
         inbound.origins += [client.origin] * count
         self._bytes += size
         if self._bytes > MAX_TURN:
-            self.end()
+            self._relieve()
 
     def publish_with(self, client: Client, message: Publish, extra: Extra, note: Note | None = None) -> None:
         """One message with what only some have; `note` is kept under the same sync."""
@@ -371,18 +381,26 @@ class Turn:
         if told:
             told(None)
 
+    def _relieve(self) -> None:
+        """What has come so far leaves before the turn ends."""
+        self.settle()
+        self._flush()
+
+    def _flush(self) -> None:
+        if self.delivery.dirty:
+            self.delivery.flush()
+        if self.committed.dirty:
+            self.committed.flush()
+
     def end(self) -> None:
         if self.scheduled and self._reads:
-            self.lone = self._reads == 1
+            self.lone = self._reads == 1 and not self.behind
             self._at_once = 0
         self.scheduled = False
         self._reads = 0
         if self.inbound.topics or self._acks:
             self.settle()
-        if self.delivery.dirty:
-            self.delivery.flush()
-        if self.committed.dirty:
-            self.committed.flush()
+        self._flush()
         if self._later:
             later, self._later = self._later, []
             for callback in later:

@@ -139,7 +139,9 @@ class MqttConnection(Client, asyncio.Protocol):
             self._transport.pause_reading()
             commits.when_caught_up(self.resume_reading)
         again = self._decoder.again
-        if again and size == again.size and data.startswith(again.beginning):
+        if again and (size != again.size or not data.startswith(again.beginning)):
+            again = None
+        if again:
             publish_again(self, again, data)
         else:
             self._lane = None
@@ -148,8 +150,8 @@ class MqttConnection(Client, asyncio.Protocol):
                 self.shared.loop.call_soon(self._go_on)
         if not turn.scheduled:
             turn.end()
-            if self._decoder.again and not self._pace:
-                self._lane = publishing.lane(self, self._decoder.again)
+            if again and not self._pace:
+                self._lane = publishing.lane(self, again)
 
     def came(self, size: int) -> None:
         self._heard = self._clock()
@@ -261,7 +263,7 @@ class MqttConnection(Client, asyncio.Protocol):
         self.turn.stats.bytes_out += len(data)
 
     def send(self, frame: bytes) -> None:
-        """Past the transport, which would write after the next pass of the loop, unless something waits there."""
+        """Past the transport, unless something waits there: its way takes 2 µs longer."""
         transport = self._transport
         if self.frames or self._handle < 0 or transport.is_closing() or transport.get_write_buffer_size():
             super().send(frame)
@@ -366,6 +368,7 @@ class MqttConnection(Client, asyncio.Protocol):
 
     def _check_alive(self) -> None:
         """ "If … the Server does not receive a Control Packet within one and a half times the Keep Alive" [3.1.2-22]"""
+        self.turn.account()
         due = self._heard + self._keep_alive - self._clock()
         if due > 0:
             self.set_timer(due, self._check_alive)
