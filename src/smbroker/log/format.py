@@ -15,8 +15,8 @@ whole raw message with its own eight digits as `0`, so every byte is covered and
 message is known before any flatbuffer is looked into. Nothing is given to Arrow before its CRC
 was found right: a flipped byte can crash the decoder.
 
-The buffers of a batch with many rows are compressed (LZ4), as Arrow's format provides for: most columns are nearly
-the same in every row, and what is not written need not be summed up, copied and synced either.
+Buffers of a batch with many rows are compressed where it pays (LZ4), as Arrow's format provides for: most columns are
+nearly the same in every row, and what is not written need not be summed up, copied and synced either (`many`).
 
 The metadata key `smb.notes` holds notes, as JSON [[name, base64], …]: small named byte strings
 that are kept under the same sync as the rows. A batch may have notes and no rows.

@@ -3,7 +3,8 @@
     reads ─► decode ─► inbound columns ─► settle: deliver ─► log ─► commit: acknowledge, feed followers
                                                   └──────► flush: one write per outbox ◄──────┘
 
-Everything that one pass of the event loop reads belongs to one turn. Publishes collect as columns;
+Everything that one pass of the event loop reads belongs to one turn, but for small messages that come
+alone, which have a way of their own (`lane`). Publishes collect as columns;
 a command that changes who is subscribed (`commands`) first settles what came before it, so that order holds
 across clients. The turn ends with one flush of every outbox that got something. Delivery does not
 wait for the log; acknowledgements do. Without a log they leave at once.

@@ -3,8 +3,8 @@
     first byte │ length of the body (1 to 4 bytes) │ body
 
 Plain publishes (QoS 0, not retained, no properties) are by far the most frequent and come in rows with
-the same beginning: first byte, length and topic. Such a row is one `Run`, for which each packet costs
-a slice, and whose bytes can be passed on as they are. Those with QoS 1 (`Numbered`) and their
+the same beginning: first byte, length and topic. Such a row is one `Run`, whose bytes can be passed on
+as they are; payloads are cut out of it only if someone asks. Those with QoS 1 (`Numbered`) and their
 acknowledgements (`Acks`) come in rows too. Short plain publishes whose topics change are gathered in one
 `Mixed`. A publish that is none of these is a `Publish`.
 """
