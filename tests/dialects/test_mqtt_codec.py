@@ -1,6 +1,8 @@
 """The MQTT codec: every packet there and back, malformed forms of every field, runs of plain publishes."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -205,6 +207,25 @@ def test_publishes_with_qos_1_and_their_acks_come_in_rows(version: int) -> None:
     items = Decoder(LIMIT, version).feed(b"".join(packet.encode(version) for packet in (*wanted, *acks)))
     assert [type(item) for item in items] == [Numbered, Acks]
     assert plain(items) == [*wanted, *acks]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("numbers", [range(65_526, 65_536), (*range(65_531, 65_536), *range(1, 6)), (5, 4, 4, 9)])
+def test_identifiers_of_a_row_may_be_in_any_order(version: int, numbers: Sequence[int]) -> None:
+    wanted = [Publish(b"a/b", b"x", 1, packet_id=number) for number in numbers]
+    acks = [Ack(f.PUBACK, number) for number in numbers]
+    items = Decoder(LIMIT, version).feed(b"".join(packet.encode(version) for packet in (*wanted, *acks)))
+    assert [type(item) for item in items] == [Numbered, Acks]
+    assert plain(items) == [*wanted, *acks]
+    assert items[0].acks == b"".join(ack.encode(version) for ack in acks)
+
+
+@pytest.mark.parametrize("row", [[Publish(b"a/b", b"x", 1, packet_id=one) for one in (1, 2)], [Ack(f.PUBACK, 1)] * 2])
+def test_a_row_ends_before_an_identifier_that_is_0(row: list[Any]) -> None:
+    bad = replace(row[0], packet_id=0)
+    with pytest.raises(Malformed) as caught:
+        Decoder(LIMIT, 4).feed(b"".join(packet.encode(4) for packet in (*row, bad)))
+    assert plain(caught.value.items) == row
 
 
 def test_very_many_packets_are_decoded_in_several_calls() -> None:

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import pytest
 from logkit import ORIGINS, SOMETIME, mixed_turn, rows_of, turn
 
@@ -63,14 +65,20 @@ def test_columns_become_the_rows_that_they_say(turns: list[Columns]) -> None:
 CAME = [(b"a/b", b"%05d", 40), (b"other", b"%05d", 17), (b"a/b", b"%05d", 100)]
 
 
-def packets(*runs: tuple[bytes, bytes, int]) -> tuple[Columns, Columns]:
-    """Rows as packets, and the same rows one by one."""
+QOS_1 = Extra(1)
+
+
+def packets(*runs: tuple[bytes, bytes, int], extras: Sequence[Extra | None] = (None,)) -> tuple[Columns, Columns]:
+    """Rows as packets, and the same rows one by one; their extras in turn."""
     came, plain = Columns(SOMETIME), Columns(SOMETIME)
     for number, (topic, form, count) in enumerate(runs):
         payloads = [form % row if form else b"" for row in range(count)]
-        origin = ORIGINS[number % len(ORIGINS)]
-        came.add_packets(topic, origin, 4, b"".join(b"head" + payload for payload in payloads), count, len(payloads[0]))
+        origin, extra = ORIGINS[number % len(ORIGINS)], extras[number % len(extras)]
+        joined = b"".join(b"head" + payload for payload in payloads)
+        came.add_packets(topic, origin, 4, joined, count, len(payloads[0]), extra)
         for payload in payloads:
+            if extra:
+                plain.own_extras[len(plain)] = extra
             plain.topics.append(topic)
             plain.payloads.append(payload)
             plain.kinds.append(Kind.BYTES)
@@ -99,6 +107,22 @@ def test_rows_that_came_as_packets_are_the_same_rows(runs: list[tuple[bytes, byt
     came, _ = packets(*runs)
     assert came.payloads == plain.payloads
     assert came.payloads is came.payloads
+
+
+@pytest.mark.parametrize("extras", [(QOS_1,), (QOS_1, None), (None, QOS_1, Extra(1, True))])
+@pytest.mark.parametrize("runs", [CAME[:1], CAME, [(b"t", b"%05d", 1)] * 5])
+def test_so_are_those_with_a_quality(runs: list[tuple[bytes, bytes, int]], extras: Sequence[Extra | None]) -> None:
+    came, plain = packets(*runs, extras=extras)
+    assert [came.extra_at(row) for row in range(len(came))] == [plain.extra_at(row) for row in range(len(plain))]
+    assert came.same_extra == plain.same_extra
+    assert built([turn(["before"]), came], 5) == plain_rows([turn(["before"]), plain], 5)
+    came, _ = packets(*runs, extras=extras)
+    assert built([came], 5) == plain_rows([plain], 5)
+    came, _ = packets(*runs, extras=extras)
+    assert came.extras == plain.extras
+    assert [came.extra_at(row) for row in range(len(came))] == [plain.extra_at(row) for row in range(len(plain))]
+    last = len(came) - 1
+    assert came.rows([0, last]).extras == plain.rows([0, last]).extras
 
 
 def test_packets_and_single_rows_keep_their_order() -> None:

@@ -68,6 +68,9 @@ def test_notes_are_kept_with_and_without_messages(tmp_path: Path) -> None:
     assert list(log.notes(1)) == notes[1:]
     assert list(log.notes(2)) == notes[1:]
     assert list(log.notes(3)) == []
+    assert list(log.notes(until=2)) == notes[:2]
+    assert list(log.notes(1, 2)) == notes[1:2]
+    assert list(log.notes(until=0)) == []
     assert offsets_of(log) == [0, 1, 2]
     log.close()
 

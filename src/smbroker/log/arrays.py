@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from smbroker.log.format import LONG_ROW, SCHEMA
 from smbroker.model.errors import LogError
-from smbroker.model.message import Columns, Extra, Kind, Origin, Wire
+from smbroker.model.message import NO_EXTRA, Columns, Extra, Kind, Origin, Wire
 
 T = TypeVar("T")
 
@@ -30,7 +30,6 @@ _TS, _PROPERTIES = SCHEMA.field("ts").type, SCHEMA.field("properties").type
 _PROPERTY = _PROPERTIES.value_type
 KINDS = {kind: kind.name.lower().encode() for kind in Kind}
 _NO_PROPERTIES = pa.nulls(0, _PROPERTY)
-_NO_EXTRA = Extra()
 _FEW_ROWS = 1_024
 _FEW_OFFSETS = 100  # Python counts these faster than Arrow adds
 
@@ -237,14 +236,11 @@ def same_extra(group: list[Columns]) -> Extra | None:
     """What all rows have, if they have no properties and are alike."""
     found: Extra | None = None
     for piece in group:
-        values = set(map(id, piece.extras.values()))
-        if len(values) > 1 or (values and len(piece.extras) < len(piece)):
-            return None
-        extra = next(iter(piece.extras.values())) if values else _NO_EXTRA
-        if extra.properties or (found is not None and extra is not found):
+        extra = piece.same_extra
+        if extra is None or extra.properties or (found is not None and extra is not found):
             return None
         found = extra
-    return found or _NO_EXTRA
+    return found or NO_EXTRA
 
 
 def _extras(group: list[Columns], rows: int) -> list[pa.Array]:
@@ -263,7 +259,7 @@ def _extras(group: list[Columns], rows: int) -> list[pa.Array]:
                 children=[_NO_PROPERTIES],
             ),
         ]
-    extras = [piece.extras.get(row, _NO_EXTRA) for piece in group for row in range(len(piece))]
+    extras = [piece.extras.get(row, NO_EXTRA) for piece in group for row in range(len(piece))]
     pairs = list(chain.from_iterable(extra.properties for extra in extras))
     ends = array("i", accumulate((len(extra.properties) for extra in extras), initial=0))
     properties = pa.StructArray.from_arrays(

@@ -105,9 +105,8 @@ def _columns(batch: pa.RecordBatch, origins: Origins) -> tuple[list[int], Column
         payloads=batch.column("payload").to_pylist(),
         kinds=[Kind[name.upper()] for name in batch.column("kind").to_pylist()],
         origins=[origins.get(key) or origins.setdefault(key, Origin.at(Dialect(key[0]), *key[1:])) for key in where],
+        extras=_extras(batch) if EXTRAS[0] in batch.schema.names else None,
     )
-    if EXTRAS[0] in batch.schema.names:
-        columns.extras = _extras(batch)
     return batch.column("offset").to_pylist(), columns
 
 

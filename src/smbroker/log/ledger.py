@@ -22,6 +22,7 @@ class Ledger:
     def __init__(self, state: State, log: Log) -> None:
         self._state = state
         self._log = log
+        self._until = log.next_offset  # what is published from here on is known without reading
         self._batches: dict[str, int] | None = None
         self._loading = Lock()
 
@@ -30,7 +31,7 @@ class Ledger:
         with self._loading:
             if self._batches is None:
                 batches, applied = self._state.load_ledger()
-                for end, notes in self._log.notes(applied):
+                for end, notes in self._log.notes(applied, self._until):
                     for query, batch in _entries(notes):
                         if batch > batches.get(query, -1):
                             batches[query] = batch

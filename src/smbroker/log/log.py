@@ -332,9 +332,9 @@ class Log:
         """As `LogReader.offset_at`."""
         return self._reader.offset_at(ts)
 
-    def notes(self, start: int = 0) -> Iterator[tuple[int, list[Note]]]:
+    def notes(self, start: int = 0, until: int | None = None) -> Iterator[tuple[int, list[Note]]]:
         """As `LogReader.notes`."""
-        return self._reader.notes(start)
+        return self._reader.notes(start, until)
 
 
 class _Range(NamedTuple):

@@ -210,12 +210,14 @@ class LogReader:
         finally:
             self._disk.close(handle)
 
-    def notes(self, start: int = 0) -> Iterator[tuple[int, list[Note]]]:
-        """The notes of all messages from offset `start` on that are not sealed yet, with the offset after each."""
+    def notes(self, start: int = 0, until: int | None = None) -> Iterator[tuple[int, list[Note]]]:
+        """The notes of all messages from offset `start` on that are not sealed yet, with the offset after each.
+
+        Of appends that go past `until` they are left out."""
         view = self.view()
         for segment in view.segments:
-            end = view.limit(segment)
-            if segment.sealed or end < start:
+            end = view.limit(segment) if until is None else min(view.limit(segment), until)
+            if segment.sealed or end < max(start, segment.base):
                 continue
             path = file_of(self.directory, segment.base, TAIL)
             handle = self._disk.open(path)

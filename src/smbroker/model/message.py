@@ -5,7 +5,7 @@ no object per message: what one turn received is one `Columns`, lists of equal l
 other than BYTES and STRING are numbers of the `typed` dialect; their payload is the decimal text.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -72,6 +72,9 @@ class Extra:
     properties: tuple[tuple[str, str], ...] = ()  # MQTT 5's own under keys such as `$content-type`
 
 
+NO_EXTRA = Extra()
+
+
 class Wire(NamedTuple):
     """Rows as they came: packets of equal length, each with its payload at the end."""
 
@@ -80,6 +83,12 @@ class Wire(NamedTuple):
     version: int  # of MQTT
     packets: bytes
     size: int  # of a payload
+    extra: Extra | None = None  # of every row; without, the packets are fit to be passed on
+
+    @property
+    def length(self) -> int:
+        """Of a packet."""
+        return len(self.packets) // (self.end - self.first)
 
 
 def payloads_in(packets: bytes, count: int, size: int) -> list[bytes]:
@@ -102,8 +111,8 @@ class Columns:
     """Messages in the order received: `topics[i]`, `payloads[i]`, `kinds[i]` and `origins[i]` are one message."""
 
     __slots__ = (
-        "_bytes", "_packed", "_payloads", "_topic", "base", "extras", "kinds", "origins", "received", "stamps",
-        "topics", "wires",
+        "_bytes", "_extras", "_packed", "_payloads", "_shared", "_topic", "base", "kinds", "origins", "received",
+        "stamps", "topics", "wires",
     )  # fmt: skip
 
     def __init__(
@@ -124,8 +133,9 @@ class Columns:
         self._packed = 0  # of the last rows the payload is still in its packet
         self.kinds = [] if kinds is None else kinds
         self.origins = [] if origins is None else origins
-        self.extras = {} if extras is None else extras  # by row; most rows have none
-        self.wires = [] if wires is None else wires  # rows that came in as MQTT packets fit to be passed on
+        self._extras = {} if extras is None else extras
+        self._shared = False  # some rows have that of their wire
+        self.wires = [] if wires is None else wires  # rows that came in as MQTT packets
         self.base = base  # the offset of the first row, once committed
         self.stamps = [] if stamps is None else stamps  # when each row was received, if several turns were gathered
         self._bytes = -1
@@ -142,8 +152,8 @@ class Columns:
         self.kinds += other.kinds
         self.origins += other.origins
         self.stamps += other.stamps or [other.received] * count
-        if other.extras:
-            self.extras.update({row + at: extra for at, extra in other.extras.items()})
+        if extras := other.extras:
+            self.extras.update({row + at: extra for at, extra in extras.items()})
         self.received = other.received
 
     def add(self, topic: Topic, payload: bytes, origin: Origin, received: int) -> None:
@@ -155,10 +165,21 @@ class Columns:
         self.stamps.append(received)
         self.received = received
 
-    def add_packets(self, topic: Topic, origin: Origin, version: int, packets: bytes, count: int, size: int) -> None:
+    def add_packets(
+        self,
+        topic: Topic,
+        origin: Origin,
+        version: int,
+        packets: bytes,
+        count: int,
+        size: int,
+        extra: Extra | None = None,
+    ) -> None:
         """Rows of bytes, as they came."""
         row = len(self.topics)
-        self.wires.append(Wire(row, row + count, version, packets, size))
+        self.wires.append(Wire(row, row + count, version, packets, size, extra))
+        if extra:
+            self._shared = True
         self.topics += [topic] * count
         self.kinds += [Kind.BYTES] * count
         self.origins += [origin] * count
@@ -174,6 +195,42 @@ class Columns:
             self._payloads = known  # all at once: the writing thread may ask at the same time
             self._packed = 0
         return self._payloads
+
+    @property
+    def extras(self) -> dict[int, Extra]:
+        """By row; most rows have none. Put together only if someone asks, as `payloads`."""
+        if self._shared:
+            known = dict(self._extras)
+            for wire in self.wires:
+                if wire.extra and wire.end == wire.first + 1:
+                    known[wire.first] = wire.extra
+                elif wire.extra:
+                    known.update(dict.fromkeys(range(wire.first, wire.end), wire.extra))
+            self._extras = known
+            self._shared = False
+        return self._extras
+
+    def extra_at(self, row: int) -> Extra:
+        """As `extras`, of one row."""
+        wire = self.wire_at(row) if self._shared else None
+        return (wire and wire.extra) or self._extras.get(row, NO_EXTRA)
+
+    @property
+    def own_extras(self) -> dict[int, Extra]:
+        """Those of single rows; those of whole wires may be missing."""
+        return self._extras
+
+    @property
+    def same_extra(self) -> Extra | None:
+        """What all rows have, if they are alike."""
+        if self._shared and not self._extras and (runs := self.runs):
+            values = {id(wire.extra): wire.extra for wire in runs}
+            return next(iter(values.values())) or NO_EXTRA if len(values) == 1 else None
+        extras = self.extras
+        if not extras:
+            return NO_EXTRA
+        alike = len(extras) == len(self.topics) and len(set(map(id, extras.values()))) == 1
+        return next(iter(extras.values())) if alike else None
 
     def ts(self, row: int) -> int:
         """When it was received."""
@@ -228,6 +285,12 @@ class Columns:
         """Those that begin at the row or after it."""
         wires = self.wires
         return (wires[at] for at in range(bisect_left(wires, row, key=_first_row), len(wires)))
+
+    def wire_at(self, row: int) -> Wire | None:
+        """The one that the row came in."""
+        wires = self.wires
+        at = bisect_right(wires, row, key=_first_row) - 1
+        return wires[at] if at >= 0 and row < wires[at].end else None
 
     def rows(self, numbers: list[int]) -> "Columns":
         """These rows alone."""

@@ -213,12 +213,15 @@ class Turn:
     def check(self, client: Client, message: Publish) -> None:
         """Raises Refused, or ProtocolError, if it is not to be taken."""
         topic, payload, _, ack = message
+        self._check(client, topic, len(payload), ack)
+
+    def _check(self, client: Client, topic: Topic, size: int, ack: bytes) -> None:
         grant = client.grant
         if grant.limited and not grant.publishes[topic]:
             self._refuse(client, "not allowed to publish to this topic")
-        if len(payload) > self._max_payload:
+        if size > self._max_payload:
             most = self._max_payload
-            raise Refused("payload_too_long", f"payload of {len(payload)} bytes, at most {most} (max_payload)")
+            raise Refused("payload_too_long", f"payload of {size} bytes, at most {most} (max_payload)")
         if ack:
             self._check_log(client)
 
@@ -248,11 +251,27 @@ class Turn:
         if ack:
             self._acks += [(client, ack)] * len(payloads)
             client.owed += len(payloads)
-        self._add_row(client, topic, payloads, kind, (len(payload) + ROW_BYTES) * len(payloads))
+        inbound, count = self.inbound, len(payloads)
+        inbound.topics += [topic] * count
+        inbound.payloads.extend(payloads)
+        inbound.kinds += [kind] * count
+        inbound.origins += [client.origin] * count
+        self._bytes += (len(payload) + ROW_BYTES) * count
+        if self._bytes > MAX_TURN:
+            self._relieve()
 
-    def publish_run(self, client: Client, topic: Topic, version: int, packets: bytes, count: int, size: int) -> None:
+    def publish_run(
+        self,
+        client: Client,
+        topic: Topic,
+        version: int,
+        packets: bytes,
+        count: int,
+        size: int,
+        extra: Extra | None = None,
+    ) -> None:
         """Messages that came as MQTT packets, and may leave as such; `size` of each payload."""
-        self.inbound.add_packets(topic, client.origin, version, packets, count, size)
+        self.inbound.add_packets(topic, client.origin, version, packets, count, size, extra)
         self._bytes += len(packets) + ROW_BYTES * count
         if self._bytes > MAX_TURN:
             self._relieve()
@@ -268,29 +287,27 @@ class Turn:
         if self._bytes > MAX_TURN:
             self._relieve()
 
-    def publish_numbered(self, client: Client, topic: Topic, payloads: list[bytes], extra: Extra, acks: bytes) -> None:
-        """Messages that are alike but for their payload, with the acknowledgements of them all."""
-        self.check(client, (topic, payloads[0], Kind.BYTES, acks))
-        row, count = len(self.inbound.topics), len(payloads)
-        self.inbound.extras.update(dict.fromkeys(range(row, row + count), extra))
+    def publish_numbered(
+        self,
+        client: Client,
+        topic: Topic,
+        version: int,
+        packets: bytes,
+        count: int,
+        size: int,
+        extra: Extra,
+        acks: bytes,
+    ) -> None:
+        """As `publish_run`, with what they all have and the acknowledgements of them all."""
+        self._check(client, topic, size, acks)
         self._acks.append((client, acks))
         client.owed += 1
-        self._add_row(client, topic, payloads, Kind.BYTES, (len(payloads[0]) + ROW_BYTES) * count)
-
-    def _add_row(self, client: Client, topic: Topic, payloads: list[bytes], kind: Kind, size: int) -> None:
-        inbound, count = self.inbound, len(payloads)
-        inbound.topics += [topic] * count
-        inbound.payloads.extend(payloads)
-        inbound.kinds += [kind] * count
-        inbound.origins += [client.origin] * count
-        self._bytes += size
-        if self._bytes > MAX_TURN:
-            self._relieve()
+        self.publish_run(client, topic, version, packets, count, size, extra)
 
     def publish_with(self, client: Client, message: Publish, extra: Extra, note: Note | None = None) -> None:
         """One message with what only some have; `note` is kept under the same sync."""
         self.check(client, message)
-        self.inbound.extras[len(self.inbound.topics)] = extra
+        self.inbound.own_extras[len(self.inbound.topics)] = extra
         if note:
             self._notes.append(note)
         self._append(client, message)
@@ -364,7 +381,7 @@ class Turn:
             for origin, messages in Counter(origins).items():
                 stats.received[origin.dialect] += messages
         stats.bytes_in += columns.bytes
-        if self.retain and columns.extras:
+        if self.retain and columns.own_extras:
             self.retain(columns)
         self.delivery.deliver(columns)
 

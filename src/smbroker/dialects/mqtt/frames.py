@@ -37,7 +37,7 @@ class _Framer:
     def frames(self, columns: Columns, start: int, end: int, unfit: list[str]) -> list[bytes]:
         if columns.wires:
             wire = columns.wires[0]
-            if wire.first == start and wire.end == end and wire.version == self._version:
+            if wire.first == start and wire.end == end and wire.version == self._version and not wire.extra:
                 return [wire.packets]
             found = _as_they_came(columns, start, end, self._version)
             if found is not None:
@@ -90,7 +90,7 @@ def _as_they_came(columns: Columns, start: int, end: int, version: int) -> list[
     found: list[bytes] = []
     position = start
     for wire in columns.wires_from(start):
-        if wire.first != position or wire.end > end or wire.version != version:
+        if wire.first != position or wire.end > end or wire.version != version or wire.extra:
             return None
         found.append(wire.packets)
         position = wire.end

@@ -5,10 +5,11 @@
 Plain publishes (QoS 0, not retained, no properties) are by far the most frequent and come in rows with
 the same beginning: first byte, length and topic. Such a row is one `Run`, whose bytes can be passed on
 as they are; payloads are cut out of it only if someone asks. Those with QoS 1 (`Numbered`) and their
-acknowledgements (`Acks`) come in rows too. Short plain publishes whose topics change are gathered in one
-`Mixed`. A publish that is none of these is a `Publish`.
+acknowledgements (`Acks`) come in rows too, mostly with identifiers that count up. Short plain publishes whose
+topics change are gathered in one `Mixed`. A publish that is none of these is a `Publish`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import unpack
 from typing import Final, TypeAlias
@@ -33,6 +34,7 @@ NUMBERED: Final = 0x32  # … with QoS 1, sent for the first time
 PLAINS: Final = bytes((PLAIN,))
 SHORT: Final = 128  # a body below that has its length in one byte
 ACK: Final = b"\x40\x02"  # a PUBACK without a reason
+ALL_ACKS: Final = b"".join(ACK + number.to_bytes(2, "big") for number in range(65_536))  # the PUBACK of each identifier
 SERVERS_OWN: Final = {kind << 4 for kind in (CONNACK, SUBACK, UNSUBACK, PINGRESP)}  # wrong, whatever they hold
 MAX_CONNECT: Final = 256 << 10  # bytes of a CONNECT: nobody is known yet
 
@@ -77,17 +79,22 @@ class Numbered:
     """Publishes of one topic with QoS 1, neither sent again nor retained, of equal length, one after the other."""
 
     topic: Topic
-    payloads: list[bytes]
-    numbers: tuple[int, ...]  # their packet identifiers
+    size: int  # of a payload
+    wire: bytes  # the packets as they came
+    numbers: Sequence[int]  # their packet identifiers
     version: int
     acks: bytes  # the PUBACKs for them
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return payloads_in(self.wire, len(self.numbers), self.size)
 
 
 @dataclass(slots=True)
 class Acks:
     """PUBACKs without a reason, one after the other."""
 
-    numbers: tuple[int, ...]
+    numbers: Sequence[int]
 
 
 Item: TypeAlias = Run | Mixed | Numbered | Acks | Packet
@@ -264,8 +271,8 @@ class Decoder:
         end = _row_end(data, start, total, data[start:at])
         acks = bytearray(ACK + b"\0\0") * ((end - start) // total)
         acks[2::4], acks[3::4] = data[at:end:total], data[at + 1 : end : total]
-        numbers = unpack(f">{len(acks) // 2}H", acks)[1::2]
-        whole = _before_zero(numbers)
+        numbers = _numbers_in(acks)
+        whole = len(numbers)
         if five:  # no properties
             lengths = data[at + 2 : end : total]
             whole = min(whole, len(lengths) - len(lengths.lstrip(b"\0")))
@@ -273,20 +280,19 @@ class Decoder:
             return -1
         topic = known_names[data[body + 2 : at]]
         end = start + whole * total
-        payloads = payloads_in(data[start:end], (end - start) // total, start + total - head)
-        items.append(Numbered(topic, payloads, numbers[:whole], self.version, bytes(acks[: 4 * whole])))
+        size = start + total - head
+        items.append(Numbered(topic, size, data[start:end], numbers[:whole], self.version, bytes(acks[: 4 * whole])))
         return end
 
     def _acks(self, data: bytes, start: int, items: list[Item]) -> int:
         if not data.startswith(ACK, start) or len(data) < start + 4:
             return -1
         end = _row_end(data, start, 4, ACK)
-        numbers = unpack(f">{(end - start) // 2}H", data[start:end])[1::2]
-        whole = _before_zero(numbers)
-        if not whole:
+        numbers = _numbers_in(data[start:end])
+        if not numbers:
             return -1
-        items.append(Acks(numbers[:whole]))
-        return start + 4 * whole
+        items.append(Acks(numbers))
+        return start + 4 * len(numbers)
 
 
 def _row_end(data: bytes, start: int, total: int, beginning: bytes) -> int:
@@ -308,8 +314,13 @@ def _row_end(data: bytes, start: int, total: int, beginning: bytes) -> int:
     return position
 
 
-def _before_zero(numbers: tuple[int, ...]) -> int:
-    return numbers.index(0) if 0 in numbers else len(numbers)
+def _numbers_in(acks: bytes | bytearray) -> Sequence[int]:
+    """The identifiers of PUBACKs, up to the first that is 0: such a packet is malformed."""
+    first, count = acks[2] << 8 | acks[3], len(acks) // 4
+    if first and ALL_ACKS.startswith(acks, 4 * first):
+        return range(first, first + count)
+    numbers = unpack(f">{2 * count}H", acks)[1::2]
+    return numbers[: numbers.index(0)] if 0 in numbers else numbers
 
 
 FAST: Final = {PLAIN: Decoder._run, NUMBERED: Decoder._numbered, ACK[0]: Decoder._acks}

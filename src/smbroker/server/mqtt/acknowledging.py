@@ -66,7 +66,7 @@ def _pubrel(connection: "MqttConnection", session: MqttSession, packet: Ack) -> 
 
 
 def _pubcomp(_connection: "MqttConnection", session: MqttSession, packet: Ack) -> None:
-    flight = session.flight(packet.packet_id)
+    flight = session.inflight.get(packet.packet_id)
     if flight and not flight.received:  # "unacknowledged until it has received … PUBREC" [MQTT-4.3.3-4]
         raise Malformed("mqtt_protocol", "PUBCOMP before PUBREC", PROTOCOL_ERROR)
     session.acknowledged((packet.packet_id,), 2)

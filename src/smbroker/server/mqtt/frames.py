@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from smbroker.dialects import mqtt
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.fields import encode_binary, encode_length, encode_properties
+from smbroker.model.message import Columns, Wire
 from smbroker.model.topic import Topic
 from smbroker.server.mqtt.items import Item
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 MAX_HEADS = 1_000  # heads that are remembered, and the longest topic in them
 MAX_ALIASES = 1_000  # topics that get an alias for one client, at most
 NO_PROPERTIES = {3: b"", 4: b"", 5: b"\0"}  # by version
+PUBLISH_1 = f.PUBLISH << 4 | 1 << 1  # the first byte with QoS 1
+HIGH = b"".join(bytes((high,)) * 256 for high in range(256))  # of each identifier, its first byte …
+LOW = bytes(range(256)) * 256  # … and its second
 
 
 def frame_of(session: "MqttSession", item: Item, number: int) -> bytes | None:
@@ -49,6 +53,25 @@ def head_of(session: "MqttSession", topic: Topic, size: int, first: int) -> byte
         heads.clear()
     head = heads[key] = bytes((first,)) + encode_length(length) + encode_binary(topic)
     return head
+
+
+def row_of(session: "MqttSession", columns: Columns, start: int, end: int, wire: Wire | None, number: int) -> bytes:
+    """PUBLISHes of QoS 1 and one topic that have no properties, with identifiers from `number` on; nothing if that
+    cannot be. Those that came as packets (`wire`) differ in their identifiers alone."""
+    count, none = end - start, NO_PROPERTIES[session.version]
+    if wire and (wire.version == 5) == (session.version == 5):
+        length = wire.length
+        packets = bytearray(wire.packets[(start - wire.first) * length : (end - wire.first) * length])
+        at = length - wire.size - len(none) - 2
+        packets[at::length] = HIGH[number : number + count]
+        packets[at + 1 :: length] = LOW[number : number + count]
+        return bytes(packets)
+    payloads = columns.payloads[start:end]
+    heads = {size: head_of(session, columns.topics[start], size, PUBLISH_1) for size in set(map(len, payloads))}
+    if not all(heads.values()):
+        return b""
+    numbered = zip(range(number, number + count), payloads, strict=True)
+    return b"".join([heads[len(payload)] + to.to_bytes(2, "big") + none + payload for to, payload in numbered])
 
 
 def _full_frame(session: "MqttSession", item: Item, number: int, first: int) -> bytes | None:

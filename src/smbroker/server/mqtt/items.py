@@ -1,6 +1,6 @@
 """A message on its way to an MQTT client: as it waits in the session's queue, and once it was sent."""
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from smbroker.model.message import Extra
 from smbroker.model.topic import Topic
@@ -8,7 +8,6 @@ from smbroker.model.topic import Topic
 if TYPE_CHECKING:
     from smbroker.server.mqtt.shared import Share
 
-NO_EXTRA = Extra()
 NO_IDENTIFIERS: tuple[int, ...] = ()
 
 
@@ -32,11 +31,3 @@ class Flight:
     def __init__(self, item: Item, received: bool = False) -> None:
         self.item = item
         self.received = received  # QoS 2: PUBREC has come; what is left is PUBREL and PUBCOMP
-
-
-InFlight: TypeAlias = Flight | int
-"""An offset is a message of QoS 1 that is in the log and was sent in a run: nothing else of it is needed."""
-
-
-def whole(offset: int) -> Flight:
-    return Flight(Item(offset, b"", b"", NO_EXTRA, 1))

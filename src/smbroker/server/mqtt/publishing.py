@@ -107,7 +107,16 @@ def numbered(connection: "MqttConnection", some: Numbered) -> None:
     if connection.version == 5 and connection.under_way + len(session.inbound) > connection.mqtt.config.receive_maximum:
         _exceeds(connection, session, 0)
     try:
-        connection.turn.publish_numbered(connection, some.topic, some.payloads, ACKNOWLEDGED, some.acks)
+        connection.turn.publish_numbered(
+            connection,
+            some.topic,
+            5 if some.version == 5 else 4,
+            some.wire,
+            len(some.numbers),
+            some.size,
+            ACKNOWLEDGED,
+            some.acks,
+        )
     except Refused as error:
         _not_taken(connection, some.acks, error)
 

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from smbroker.log.questions import Failed, Piece, Request
-from smbroker.model.message import Columns
+from smbroker.model.message import NO_EXTRA, Columns
 from smbroker.model.topic import Topic
 from smbroker.server.commits import Commits
 from smbroker.server.history import History
-from smbroker.server.mqtt.items import NO_EXTRA, Flight, Item
-from smbroker.server.mqtt.session import KEPT_IDS, MqttSession
+from smbroker.server.mqtt.flights import KEPT_IDS
+from smbroker.server.mqtt.items import Flight, Item
+from smbroker.server.mqtt.session import MqttSession
 from smbroker.server.mqtt.subscriptions import Subscription
 
 if TYPE_CHECKING:
@@ -93,14 +94,17 @@ class Replay:
         if not matching:
             return
         if len(matching) == 1:
-            start = session.send_run(columns, start, end, matching[0])
+            while start < end and (sent := session.send_run(columns, start, end, matching[0])) > start:
+                start = sent
+            if start < end and not session.queue and self._must_wait(columns, start):
+                self._fall_back(columns.base + start)
+                return
         base, item_of, queue = columns.base, session.item_of, session.queue
         for row in range(start, end):
             if not session.room:
                 session.pump()
                 if not session.room:
-                    self.live = False
-                    self.cursor = base + row
+                    self._fall_back(base + row)
                     break
             item = item_of(columns, row, matching, base + row)
             if item:
@@ -108,6 +112,16 @@ class Replay:
                 session._queued += len(item.payload)
         self.touched = True
         session.pump()
+
+    def _must_wait(self, columns: Columns, row: int) -> bool:
+        """For acknowledgements, and rather in the log than in the queue: so it can leave with others."""
+        return len(self.session.inflight) >= self.session.window and columns.extra_at(row).qos > 0
+
+    def _fall_back(self, cursor: int) -> None:
+        """The client is slower than what comes."""
+        self.live = False
+        self.cursor = cursor
+        self.touched = True
 
     def wake(self) -> None:
         if not self._waking:
@@ -170,8 +184,8 @@ class Replay:
                 if sent > row:
                     self.cursor, row = offsets[sent - 1] + 1, sent
                     continue
-                if len(session.inflight) >= session.window and columns.extras.get(row, NO_EXTRA).qos:
-                    return False  # rather than into the queue: so it can leave with others
+                if self._must_wait(columns, row):
+                    return False
             if not session.room:
                 session.pump()
                 if not session.room:
@@ -187,8 +201,9 @@ class Replay:
         matching = self.session.matching(topic)
         if len(matching) != 1:
             return row
-        end = row + 1
-        while end < len(topics) and topics[end] == topic:
+        wire = columns.wire_at(row)
+        end = wire.end if wire else row + 1
+        while not wire and end < len(topics) and topics[end] == topic:
             end += 1
         self.touched = True
         return self.session.send_run(columns, row, end, matching[0])
@@ -274,7 +289,7 @@ class Replay:
         self._withdraw()
         self._unqueue()
         self.live = False
-        for number, flight in self.session.flights():
+        for number, flight in self.session.inflight:
             item = flight.item
             if item.offset >= 0 and not flight.received:
                 self.pending[item.offset] = item.qos, False
@@ -305,7 +320,7 @@ class Replay:
         """The cursor, `high`, and what is pending: enough to go on after a restart."""
         pending = dict(self.pending)
         high = self._never_sent(pending)
-        for _, flight in self.session.flights():
+        for _, flight in self.session.inflight:
             if flight.item.offset >= 0:
                 pending[flight.item.offset] = flight.item.qos, flight.received
         cursor = min((offset for offset, (_, done) in pending.items() if not done), default=high)
@@ -322,10 +337,15 @@ class Replay:
         item = Item(offset, b"", b"", NO_EXTRA, qos)
         self.session.inflight[(offset - self.session.first) % KEPT_IDS + 1] = Flight(item, received=True)
 
-    def acknowledged(self, offset: int) -> None:
-        self.pending.pop(offset, None)
-        if (not self.live and offset >= self.cursor) or self._overtakes(offset):
-            self.done.add(offset)
+    def acknowledged(self, first: int, count: int = 1) -> None:
+        """So many messages, from that offset on."""
+        end = first + count
+        if not self.pending and (self.live or (end <= self.cursor and not self._overtakes(end - 1))):
+            return
+        for offset in range(first, end):
+            self.pending.pop(offset, None)
+            if (not self.live and offset >= self.cursor) or self._overtakes(offset):
+                self.done.add(offset)
 
     def _overtakes(self, offset: int) -> bool:
         """Whether one before it waits: the queue may be given back to the log, from there on."""

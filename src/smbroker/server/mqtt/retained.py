@@ -39,7 +39,7 @@ class RetainedMessages:
 
     def take(self, columns: Columns) -> None:
         """Remembers those of the columns that are to be retained."""
-        for row, extra in columns.extras.items():
+        for row, extra in columns.own_extras.items():  # packets that are taken as they came are not retained
             if extra.retain:
                 self.put(columns.topics[row], Retained(columns.payloads[row], extra, columns.origins[row]))
 

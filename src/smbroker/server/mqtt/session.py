@@ -19,10 +19,11 @@ from smbroker.core.sessions import Session
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.fields import protocol_error
 from smbroker.dialects.mqtt.packets import Ack, Will
-from smbroker.model.message import Columns, Dialect, Extra, Origin
+from smbroker.model.message import NO_EXTRA, Columns, Dialect, Extra, Origin
 from smbroker.model.topic import Topic
-from smbroker.server.mqtt.frames import NO_PROPERTIES, frame_of, head_of
-from smbroker.server.mqtt.items import NO_EXTRA, NO_IDENTIFIERS, Flight, InFlight, Item, whole
+from smbroker.server.mqtt.flights import KEPT_IDS, Flights
+from smbroker.server.mqtt.frames import frame_of, row_of
+from smbroker.server.mqtt.items import NO_IDENTIFIERS, Flight, Item
 from smbroker.server.mqtt.subscriptions import Subscription, Subscriptions
 
 if TYPE_CHECKING:
@@ -33,10 +34,8 @@ if TYPE_CHECKING:
     from smbroker.server.mqtt.shared import Share
 
 NEVER = 0xFFFF_FFFF  # session expiry: the session does not expire
-KEPT_IDS = 49_152  # packet identifiers of kept messages are 1 to this, by offset; the rest are above
 ACKNOWLEDGED = Extra(1)  # QoS 1 and nothing else
 FRAMINGS = {version: (Dialect.MQTT, version) for version in (4, 5)}  # 3 has the frames of 4
-PUBLISH_1 = f.PUBLISH << 4 | 1 << 1  # the first byte with QoS 1
 QUEUE = 1_000  # messages, and bytes, that are taken from the log ahead of what a client has acknowledged
 QUEUE_BYTES = 1 << 20
 
@@ -66,7 +65,7 @@ class MqttSession(Session):
         self.changed = False  # `inbound` is not as it was saved
         self.queue: deque[Item] = deque()
         self._queued = 0  # bytes
-        self.inflight: dict[int, InFlight] = {}
+        self.inflight = Flights()
         self._last_id = 0
         self.first = 0  # the offset whose message has the identifier 1
         self.replay: Replay | None = None
@@ -223,7 +222,9 @@ class MqttSession(Session):
         stats.delivered[Dialect.MQTT] += sent
 
     def send_run(self, columns: Columns, start: int, end: int, one: Subscription) -> int:
-        """Sends committed messages of one topic that need nothing but a number each; the first row that is left."""
+        """Sends committed messages of one topic that need nothing but a number each; the first row that is left.
+
+        Of rows that came as packets it sends those that came together: the caller comes again."""
         connection, inflight = self.connection, self.inflight
         offset = columns.base + start
         simple = one.qos and not (one.no_local or one.identifier or self.alias_maximum or self.queue)
@@ -231,20 +232,22 @@ class MqttSession(Session):
             return start
         number = (offset - self.first) % KEPT_IDS + 1
         end = min(end, start + self.window - len(inflight), start + KEPT_IDS + 1 - number)
+        wire = columns.wire_at(start)
+        if wire:
+            end = min(end, wire.end)
         count = end - start
-        numbers, payloads = range(number, number + count), columns.payloads[start:end]
-        if count < 1 or self.max_packet != f.MAX_LENGTH or not inflight.keys().isdisjoint(numbers):
+        if count < 1 or self.max_packet != f.MAX_LENGTH or not inflight.free(number, count, offset):
             return start
-        if list(map(columns.extras.get, range(start, end))).count(ACKNOWLEDGED) < count:
+        if wire and wire.extra is not ACKNOWLEDGED:
             return start
-        heads = {size: head_of(self, columns.topics[start], size, PUBLISH_1) for size in set(map(len, payloads))}
-        if not all(heads.values()):
+        if not wire and list(map(columns.extras.get, range(start, end))).count(ACKNOWLEDGED) < count:
             return start
-        none = NO_PROPERTIES[self.version]
-        frames = [heads[len(at)] + to.to_bytes(2, "big") + none + at for to, at in zip(numbers, payloads, strict=True)]
-        self.mqtt.turn.delivery.put(connection, b"".join(frames))
+        frames = row_of(self, columns, start, end, wire, number)
+        if not frames:
+            return start
+        self.mqtt.turn.delivery.put(connection, frames)
         self.mqtt.turn.stats.delivered[Dialect.MQTT] += count
-        inflight.update(zip(numbers, range(offset, offset + count), strict=True))
+        inflight.add_row(number, count, offset)
         return end
 
     def _free_id(self) -> int:
@@ -263,9 +266,16 @@ class MqttSession(Session):
 
     def acknowledged(self, numbers: Sequence[int], qos: int = 1) -> None:
         """PUBACK, PUBCOMP, or PUBREC with an error: the messages are done with."""
-        replay, inflight = self.replay, self.inflight
-        for number in numbers:
-            flight = inflight.pop(number, None)
+        replay, inflight, at = self.replay, self.inflight, 0
+        while at < len(numbers):
+            if qos == 1 and (row := inflight.pop_row(numbers, at))[1]:
+                offset, count = row
+                at += count
+                if replay:
+                    replay.acknowledged(offset, count)
+                continue
+            flight = inflight.pop(numbers[at])
+            at += 1
             if flight is None:
                 continue
             if isinstance(flight, int):
@@ -276,21 +286,13 @@ class MqttSession(Session):
                 raise protocol_error("an acknowledgement that does not belong to the message's QoS")
             if shared:
                 shared[0].done(shared[1])
-            if replay and (replay.pending or not replay.live):
+            if replay:
                 replay.acknowledged(offset)
         self._moved()
 
-    def flight(self, number: int) -> Flight | None:
-        found = self.inflight.get(number)
-        return whole(found) if isinstance(found, int) else found
-
-    def flights(self) -> list[tuple[int, Flight]]:
-        """All in flight, with their numbers, in the order of sending."""
-        return [(number, whole(one) if isinstance(one, int) else one) for number, one in self.inflight.items()]
-
     def received(self, number: int) -> Flight | None:
         """PUBREC: from here on only PUBREL is sent again."""
-        flight = self.flight(number)
+        flight = self.inflight.get(number)
         if flight is not None:
             if flight.item.qos != 2:
                 raise protocol_error("PUBREC for a message with QoS 1")
@@ -332,7 +334,7 @@ class MqttSession(Session):
         assert self.connection
         self.aliases.clear()
         turn, put = self.mqtt.turn, self.mqtt.turn.delivery.put
-        for number, flight in self.flights():
+        for number, flight in self.inflight:
             if flight.received:
                 turn.acknowledge(self.connection, Ack(f.PUBREL, number).encode(self.version))
             elif flight.item.offset < 0:

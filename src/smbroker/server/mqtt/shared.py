@@ -286,7 +286,7 @@ def give_back(session: MqttSession, *, ended: bool) -> None:
             kept.append(item)
     session.requeue(kept)
     if ended:
-        for _, flight in session.flights():
+        for _, flight in session.inflight:
             _give_back_flight(flight)
 
 

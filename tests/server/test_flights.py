@@ -1,0 +1,111 @@
+"""What is in flight, beside a plain dict of the same."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from smbroker.model.message import NO_EXTRA
+from smbroker.server.mqtt.flights import KEPT_IDS, Flights
+from smbroker.server.mqtt.items import Flight, Item
+
+
+def number_of(offset: int) -> int:
+    return offset % KEPT_IDS + 1
+
+
+def flight(offset: int = -1, qos: int = 2) -> Flight:
+    return Flight(Item(offset, b"t", b"", NO_EXTRA, qos))
+
+
+class Pair:
+    """`Flights`, and offsets by number as they should be."""
+
+    def __init__(self) -> None:
+        self.flights = Flights()
+        self.plain: dict[int, int] = {}
+        self.next = 0
+
+    def send(self, count: int, skip: int) -> None:
+        offset = self.next + skip
+        number = number_of(offset)
+        count = min(count, KEPT_IDS + 1 - number)
+        free = not any(one in self.plain for one in range(number, number + count))
+        assert self.flights.free(number, count, offset) == free
+        if free:
+            self.flights.add_row(number, count, offset)
+            self.plain.update(zip(range(number, number + count), range(offset, offset + count), strict=True))
+            self.next = offset + count
+
+    def acknowledge(self, numbers: list[int]) -> None:
+        at = 0
+        while at < len(numbers):
+            offset, count = self.flights.pop_row(tuple(numbers), at)
+            if count:
+                assert [self.plain.pop(number) for number in numbers[at : at + count]] == list(
+                    range(offset, offset + count)
+                )
+                at += count
+                continue
+            found = self.flights.pop(numbers[at])
+            assert (found.item.offset if isinstance(found, Flight) else found) == self.plain.pop(numbers[at], None)
+            at += 1
+
+    def check(self) -> None:
+        assert len(self.flights) == len(self.plain)
+        assert {number: one.item.offset for number, one in self.flights} == self.plain
+        for number in (*list(self.plain)[:3], 1, 2, KEPT_IDS):
+            assert (number in self.flights) == (number in self.plain)
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("send"), st.integers(1, 40), st.sampled_from([0, 0, 0, 1, 5, KEPT_IDS - 30])),
+    st.tuples(st.just("in order"), st.integers(1, 60), st.just(0)),
+    st.tuples(st.just("newest first"), st.integers(1, 10), st.just(0)),
+    st.tuples(st.just("wrong"), st.integers(1, KEPT_IDS), st.just(0)),
+    st.tuples(st.just("back"), st.integers(1, 30), st.integers(1, 50)),
+)
+
+
+@given(st.lists(STEPS, max_size=40))
+def test_it_is_as_a_dict_of_the_same(steps: list[tuple[str, int, int]]) -> None:
+    pair = Pair()
+    for what, count, more in steps:
+        known = list(pair.plain)
+        if what == "send":
+            pair.send(count, more)
+        elif what == "in order":
+            pair.acknowledge(sorted(known, key=pair.plain.__getitem__)[:count])
+        elif what == "newest first":
+            pair.acknowledge(known[: -count - 1 : -1])
+        elif what == "wrong":
+            pair.acknowledge([count])
+        else:
+            pair.next = max(0, pair.next - more)
+        pair.check()
+
+
+def test_rows_and_others_are_in_flight_together() -> None:
+    flights = Flights()
+    flights[KEPT_IDS + 1] = flight()
+    flights.add_row(1, 100, 0)
+    flights[KEPT_IDS + 2] = flight()
+    assert len(flights) == 102
+    assert flights.pop_row(range(1, 51), 0) == (0, 50)
+    one = flights.get(KEPT_IDS + 1)
+    assert one
+    assert one.item.qos == 2
+    row = flights.get(60)
+    assert row
+    assert (row.item.offset, row.item.qos) == (59, 1)
+    del flights[51]
+    assert [number for number, _ in flights if number > KEPT_IDS] == [KEPT_IDS + 1, KEPT_IDS + 2]
+    assert len(flights) == 51
+
+
+def test_numbers_begin_again() -> None:
+    flights = Flights()
+    flights.add_row(KEPT_IDS - 9, 10, KEPT_IDS - 10)
+    flights.add_row(1, 20, KEPT_IDS)
+    wrapped = (*range(KEPT_IDS - 9, KEPT_IDS + 1), *range(1, 21))
+    assert flights.pop_row(wrapped, 0) == (KEPT_IDS - 10, 10)
+    assert flights.pop_row(wrapped, 10) == (KEPT_IDS, 20)
+    assert not len(flights)
