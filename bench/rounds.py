@@ -2,7 +2,9 @@
 
 Two runs side by side in time share whatever else the machine was doing, so their ratio is worth more
 than that of two medians. For the same reason a run under load is made of short pieces: all sides are up, and
-one has its piece after the other, several times. The ratio of two such runs is the median of their pieces' ratios.
+one has its piece after the other, several times, every second time in the opposite order: what a side leaves
+behind (warm or cold caches, a busy disk) is not always another's. The ratio of two such runs is the median of
+their pieces' ratios.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -166,8 +168,9 @@ def one_round(bench: Bench, case: Case, failed: dict[str, str]) -> dict[str, Run
                     runs[side.name] = side.run(bench)
                 elif side.up:
                     sittings[side.name] = stacks[side.name].enter_context(side.up(bench))
-        for _ in range(bench.scale.pieces * case.oftener):
-            for name in [name for name in sittings if name not in failed]:
+        for number in range(bench.scale.pieces * case.oftener):
+            names = [name for name in sittings if name not in failed]
+            for name in reversed(names) if number % 2 else names:
                 with noted(failed, name):
                     sittings[name].go()
     finally:

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from operator import truediv
 from pathlib import Path
 from statistics import median
@@ -90,6 +91,28 @@ def test_a_rounds_ratio_is_the_median_of_its_pieces_ratios() -> None:
     under = {rounds.OUT: 5.0, rounds.COST: 0.2, rounds.PIECES: {rounds.OUT: [5.0, 5.0, 5.0]}}
     assert rounds.of_round(over, under, rounds.OUT) == 2.0
     assert rounds.of_round(over, under, rounds.COST) == 0.5
+
+
+@pytest.mark.usefixtures("modules")
+def test_sides_have_their_pieces_in_turns_in_either_order(tmp_path: Path) -> None:
+    import rounds
+
+    went: list[str] = []
+
+    class Sitting:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def go(self) -> None:
+            went.append(self.name)
+
+        def figures(self) -> rounds.Run:
+            return {rounds.OUT: 1.0, rounds.CPU: 1.0}
+
+    sides = tuple(rounds.Side(name, up=lambda _, name=name: nullcontext(Sitting(name))) for name in "abc")
+    bench = rounds.Bench(tmp_path, rounds.QUICK, 1, lambda _: None)
+    rounds.run_case(bench, rounds.Case("case", "a case", sides, oftener=2))
+    assert "".join(went) == "abccbaabccba"
 
 
 @pytest.mark.usefixtures("modules")
