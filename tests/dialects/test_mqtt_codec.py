@@ -228,6 +228,18 @@ def test_a_row_ends_before_an_identifier_that_is_0(row: list[Any]) -> None:
     assert plain(caught.value.items) == row
 
 
+def test_a_row_ends_before_a_packet_with_properties() -> None:
+    """Though it has the same length and beginning."""
+    wanted = []
+    for number in range(1, 100):
+        about = {f.PAYLOAD_FORMAT: 0} if number in (1, 40, 41, 99) else {}
+        wanted.append(Publish(b"a/b", b"x" if about else b"xyz", 1, packet_id=number, properties=about))
+    items = Decoder(LIMIT, 5).feed(b"".join(packet.encode(5) for packet in wanted))
+    assert len({len(packet.encode(5)) for packet in wanted}) == 1
+    assert [type(item) for item in items] == [Publish, Numbered, Publish, Publish, Numbered, Publish]
+    assert plain(items) == wanted
+
+
 def test_very_many_packets_are_decoded_in_several_calls() -> None:
     wanted = [Publish(b"%d" % number, b"x", 1, packet_id=1) for number in range(2_500)]
     decoder = Decoder(LIMIT, 4, most=1_000)

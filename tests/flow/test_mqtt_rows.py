@@ -158,3 +158,26 @@ def test_rows_of_both_qualities_and_single_messages_between_them_keep_their_orde
         assert [(row["topic"].encode(), row["qos"], row["payload"], row["retain"]) for row in rows] == [
             (name, qos, payload(at), at % 97 == 0) for at, (name, qos) in enumerate(qualities)
         ]
+
+
+@pytest.mark.parametrize("published", [0, 1])
+@pytest.mark.parametrize("rows", [1, 30])
+def test_a_full_window_does_not_hold_back_what_needs_no_acknowledgement(
+    broker: Broker, published: int, rows: int
+) -> None:
+    name = topic()
+    publisher = Mqtt(broker, version=5)
+    subscriber = Mqtt(broker, version=5, properties={f.RECEIVE_MAXIMUM: 1})
+    subscriber.subscribe(f"{name}/command", qos=1)
+    subscriber.subscribe(f"{name}/own", qos=1, no_local=True)
+    subscriber.subscribe(f"{name}/reply")
+    publisher.publish(f"{name}/command", b"", 1)
+    command = subscriber.expect(Publish)
+    subscriber.send(Publish(f"{name}/own".encode(), b"", 1, packet_id=9))
+    assert subscriber.expect(Ack) == Ack(f.PUBACK, 9)
+    send(publisher, f"{name}/reply", range(rows), published)
+    assert [one.payload for one in take(subscriber, rows)] == [payload(number) for number in range(rows)]
+    subscriber.accept(command)
+    publisher.publish(f"{name}/command", b"", 1)
+    subscriber.accept(subscriber.expect(Publish))
+    assert subscriber.quiet()

@@ -33,6 +33,7 @@ BEHIND = 64 << 20  # bytes that wait to be written when reading from publishers 
 CAUGHT_UP = 16 << 20  # … and goes on
 LINGER = 0.05  # seconds that messages may gather when nobody waits for their commit
 ROW_BYTES = 100  # what a message takes besides its topic and payload
+WIRE_BYTES = 200  # what one or several that came as packets take besides
 FLUSH_ROWS, FLUSH_BYTES = 500, 1 << 20  # delivered before outboxes are flushed
 ENOUGH = 10_000  # messages that need not gather any more
 SMALL_ROWS, SMALL_BYTES = 20, 4 << 10  # of a turn that is put together with others: each by itself would cost more
@@ -209,7 +210,7 @@ class Commits:
 
 def size_of(columns: Columns) -> int:
     """The bytes that columns take in memory, about."""
-    return columns.bytes + columns.topic_bytes + ROW_BYTES * len(columns)
+    return columns.bytes + columns.topic_bytes + ROW_BYTES * len(columns) + WIRE_BYTES * len(columns.wires)
 
 
 def _tell(entry: Entry, outcome: int | LogError) -> None:

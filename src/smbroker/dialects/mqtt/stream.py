@@ -266,22 +266,19 @@ class Decoder:
             return -1
         at = body + 2 + int.from_bytes(data[body : body + 2], "big")
         head = at + 2 + five
-        if head > start + total or at == body + 2:
+        if head > start + total or at == body + 2 or (five and data[at + 2]):  # properties
             return -1
-        end = _row_end(data, start, total, data[start:at])
+        end = _row_end(data, start, total, data[start:at], at + 2 - start if five else 0)
         acks = bytearray(ACK + b"\0\0") * ((end - start) // total)
         acks[2::4], acks[3::4] = data[at:end:total], data[at + 1 : end : total]
         numbers = _numbers_in(acks)
         whole = len(numbers)
-        if five:  # no properties
-            lengths = data[at + 2 : end : total]
-            whole = min(whole, len(lengths) - len(lengths.lstrip(b"\0")))
         if not whole:
             return -1
         topic = known_names[data[body + 2 : at]]
         end = start + whole * total
         size = start + total - head
-        items.append(Numbered(topic, size, data[start:end], numbers[:whole], self.version, bytes(acks[: 4 * whole])))
+        items.append(Numbered(topic, size, data[start:end], numbers, self.version, bytes(acks[: 4 * whole])))
         return end
 
     def _acks(self, data: bytes, start: int, items: list[Item]) -> int:
@@ -295,21 +292,24 @@ class Decoder:
         return start + 4 * len(numbers)
 
 
-def _row_end(data: bytes, start: int, total: int, beginning: bytes) -> int:
+def _row_end(data: bytes, start: int, total: int, beginning: bytes, zero: int = 0) -> int:
     """Where the row ends of packets that are `total` long and begin alike; the first of them is at `start`.
 
-    A long row is compared by columns, byte after byte of the beginning in many packets at once."""
+    `zero`: where in them a byte must be 0 as well. A long row is compared by columns, byte after byte of the beginning
+    in many packets at once."""
     position, last, alike = start + total, len(data) - total, data.startswith
     few = min(last, start + len(beginning) * total // 2)
-    while position <= few and alike(beginning, position):
+    while position <= few and alike(beginning, position) and not (zero and data[position + zero]):
         position += total
     while few < position <= last:
         count = min((len(data) - position) // total, 4 * (position - start) // total)  # a row may end soon
         end = position + count * total
         if any(data[position + at : end : total].count(byte) < count for at, byte in enumerate(beginning)):
             break
+        if zero and data[position + zero : end : total].count(0) < count:
+            break
         position = end
-    while position <= last and alike(beginning, position):
+    while position <= last and alike(beginning, position) and not (zero and data[position + zero]):
         position += total
     return position
 

@@ -96,7 +96,7 @@ class Replay:
         if len(matching) == 1:
             while start < end and (sent := session.send_run(columns, start, end, matching[0])) > start:
                 start = sent
-            if start < end and not session.queue and self._must_wait(columns, start):
+            if start < end and not session.queue and self._must_wait(columns, start, matching[0]):
                 self._fall_back(columns.base + start)
                 return
         base, item_of, queue = columns.base, session.item_of, session.queue
@@ -113,9 +113,11 @@ class Replay:
         self.touched = True
         session.pump()
 
-    def _must_wait(self, columns: Columns, row: int) -> bool:
+    def _must_wait(self, columns: Columns, row: int, one: Subscription) -> bool:
         """For acknowledgements, and rather in the log than in the queue: so it can leave with others."""
-        return len(self.session.inflight) >= self.session.window and columns.extra_at(row).qos > 0
+        if len(self.session.inflight) < self.session.window or not one.qos or one.no_local:
+            return False
+        return columns.base + row >= one.start and columns.extra_at(row).qos > 0
 
     def _fall_back(self, cursor: int) -> None:
         """The client is slower than what comes."""
@@ -184,7 +186,8 @@ class Replay:
                 if sent > row:
                     self.cursor, row = offsets[sent - 1] + 1, sent
                     continue
-                if self._must_wait(columns, row):
+                matching = session.matching(columns.topics[row])
+                if len(matching) == 1 and self._must_wait(columns, row, matching[0]):
                     return False
             if not session.room:
                 session.pump()
