@@ -14,9 +14,9 @@ from smbroker.model.message import Dialect, Kind, Origin
 from smbroker.server.client import Client
 from smbroker.server.config import Config
 from smbroker.server.console import Console
-from smbroker.server.lane import Lane
+from smbroker.server.lane import SMALL_READ, Lane
 from smbroker.server.mqtt.session import FRAMINGS
-from smbroker.server.turn import LONE_READS, MAX_TURN, ROW_BYTES, SMALL_READ, Turn
+from smbroker.server.turn import LONE_READS, MAX_TURN, ROW_BYTES, Turn
 
 TOPIC = b"t/x"
 HEAD = b"\x30\x08\x00\x03t/x"
@@ -54,7 +54,7 @@ class House:
         return client
 
     def lane(self, size: int = len(FRAME)) -> Lane | None:
-        return self.turn.lane(self.publisher, TOPIC, FRAMINGS[4], HEAD, size)
+        return self.turn.lanes.new(self.publisher, TOPIC, FRAMINGS[4], HEAD, size)
 
     def read(self, times: int = 1) -> None:
         """A turn that waits for others, and so many reads come."""
@@ -79,10 +79,10 @@ def test_it_leaves_at_once_and_is_counted_later(house: House) -> None:
     assert lane.take(FRAME)
     assert lane.take(HEAD + b"def")
     assert one.sent == other.sent == [FRAME, HEAD + b"def"]
-    house.turn.account()
+    house.turn.lanes.account()
     assert (stats.received[Dialect.MQTT], stats.delivered[Dialect.MQTT], stats.bytes_in) == (2, 4, 6)
     assert house.publisher.bytes_by_lane == 2 * len(FRAME)
-    house.turn.account()
+    house.turn.lanes.account()
     assert stats.received[Dialect.MQTT] == 2
 
 
@@ -192,7 +192,7 @@ def test_a_lane_holds_on_to_nobody_who_has_gone(house: House) -> None:
 
 def test_topics_without_subscribers_leave_no_trace(house: House) -> None:
     for number in range(10):
-        assert house.turn.lane(house.publisher, b"t/%d" % number, FRAMINGS[4], HEAD, 10) is None
+        assert house.turn.lanes.new(house.publisher, b"t/%d" % number, FRAMINGS[4], HEAD, 10) is None
     assert not house.turn.delivery._routes
 
 

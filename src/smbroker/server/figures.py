@@ -39,7 +39,7 @@ class Figures:
         self._measured = 0.0
 
     async def all(self, streams: int) -> dict[str, Any]:
-        self._turn.account()
+        self._turn.lanes.account()
         counts, sessions = self._turn.stats, self._turn.sessions
         by_dialect = Counter(connection.origin.dialect for connection in self._connections.open)
         return {

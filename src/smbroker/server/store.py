@@ -97,7 +97,7 @@ class Store:
         """Everything is on disk when this returns; acknowledgements have been put into their outboxes."""
         if self._task:
             self._task.cancel()
-        self._turn.account()
+        self._turn.lanes.account()
         self._commits.hand_over()
         await asyncio.get_running_loop().run_in_executor(None, self._commits.close)
         await asyncio.sleep(0)  # what the writing thread told last

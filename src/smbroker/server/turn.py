@@ -14,7 +14,6 @@ import time
 from asyncio import AbstractEventLoop, TimerHandle
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from weakref import WeakSet
 
 from smbroker.core.delivery import Delivery
 from smbroker.core.sessions import Limits, Session, Sessions
@@ -30,12 +29,12 @@ from smbroker.model.topic import Topic
 from smbroker.server.access import Access
 from smbroker.server.client import Client
 from smbroker.server.commands import HANDLERS, tell_semicolon
-from smbroker.server.commits import LINGER, Ack, Commits, Told
+from smbroker.server.commits import Ack, Commits, Told
 from smbroker.server.config import Config
 from smbroker.server.console import Console, printable
 from smbroker.server.followers import Followers
 from smbroker.server.history import History
-from smbroker.server.lane import Lane
+from smbroker.server.lane import SMALL_READ, Lanes
 
 FRAMERS: dict[Hashable, FramerOf] = {
     Dialect.SOH: soh.framer,
@@ -48,7 +47,6 @@ FRAMERS: dict[Hashable, FramerOf] = {
 }
 MAX_TURN = 4 << 20  # bytes after which a turn settles early: memory stays bounded
 ROW_BYTES = 1_024  # what a message counts besides its payload: frames are long, even of empty ones
-SMALL_READ = 4_096  # bytes: with more there is work enough for a turn of several reads
 LONE_READS = 100  # that have a turn each before one waits for others
 CONSOLE_RETRY = 0.1  # seconds until a console that would have blocked is tried again
 
@@ -61,8 +59,9 @@ class Turn:
         self._max_payload = config.max_payload
         self.console = console
         self.stats = Stats()
-        self.delivery = Delivery(FRAMERS, self.stats, self._changed)
-        self.committed = Delivery(FRAMERS, self.stats, self._changed)  # for those who are fed from the log
+        self.lanes = Lanes(self)
+        self.delivery = Delivery(FRAMERS, self.stats, self.lanes.close)
+        self.committed = Delivery(FRAMERS, self.stats, self.lanes.close)  # for those who are fed from the log
         self.commits: Commits | None = None
         self.followers: Followers | None = None
         self.sessions = Sessions(self.delivery, None, _limits(config))
@@ -75,10 +74,6 @@ class Turn:
         self._reads = 0  # of this turn
         self.lone = False  # the last turn that waited for other reads had one; of those that tell (`begin_read`)
         self._at_once = 0  # reads since then
-        self._open: WeakSet[Lane] = WeakSet()
-        self._lanes: list[Lane] = []  # by which messages have left that are not accounted for yet
-        self._passed = Columns()  # these, if there is a log
-        self._lingers = False  # until they are accounted for
         self._later: list[Callable[[], None]] = []
         self.told_no_log: set[Dialect] = set()
         self._relayed: Callable[[Columns], None] | None = None  # without a log: hears what was delivered
@@ -136,67 +131,21 @@ class Turn:
         else:
             self.begin()
 
-    def passed_on(self, lane: Lane, frame: bytes) -> None:
-        """A read was a message that has left by the lane."""
-        if not lane.messages:
-            self._lanes.append(lane)
-        lane.messages += 1
-        if self.commits:
-            self._passed.add(lane.topic, frame[lane.head :], lane.client.origin, time.time_ns() // 1000)
-        if not self._lingers:
-            self._lingers = True
-            self.loop.call_later(LINGER, self._lingered)
+    def was_lone(self) -> None:
+        """A read had a way of its own (`lane`)."""
         self._at_once += 1
         if self._at_once > LONE_READS:
             self._reads += 1
             self.begin()
 
-    def _changed(self) -> None:
-        """It may have changed who gets what."""
-        for lane in self._open:
-            lane.close()
-        self._open.clear()
-
     def tell_relayed(self, callback: Callable[[Columns], None] | None) -> None:
         self._relayed = callback
-        self._changed()
+        self.lanes.close()
 
-    # --- lanes ---
-
-    def lane(self, client: Client, topic: Topic, framing: Hashable, beginning: bytes, size: int) -> Lane | None:
-        """For messages of the client that are framed so, while nobody but their subscribers waits for them."""
-        if size > SMALL_READ or self._relayed or not self.committed.empty:
-            return None
-        found = self.delivery.subscribers(topic, framing)
-        if found is None:
-            return None
-        lane = Lane(self, client, topic, found, beginning, size)
-        self._open.add(lane)
-        return lane
-
-    def _lingered(self) -> None:
-        self._lingers = False
-        self.account()
-        if self.commits:
-            self.commits.hand_over()
-
-    def account(self) -> None:
-        """Counts what has left by lanes, and hands it to the log."""
-        if not self._lanes:
-            return
-        lanes, self._lanes = self._lanes, []
-        stats = self.stats
-        for lane in lanes:
-            messages, lane.messages = lane.messages, 0
-            lane.client.came(messages * lane.size)
-            stats.received[lane.client.origin.dialect] += messages
-            stats.delivered[lane.dialect] += messages * lane.reached
-            stats.bytes_in += messages * (lane.size - lane.head)
-        if self.commits:
-            passed, self._passed = self._passed, Columns()
-            self.commits.submit(passed, ())
-            if self.behind:
-                self.lone = False  # reads go through turns, where they pause
+    @property
+    def waited_for(self) -> bool:
+        """Whether others than subscribers want messages as soon as they have come, or are committed."""
+        return self._relayed is not None or not self.committed.empty
 
     # --- commands ---
 
@@ -358,7 +307,7 @@ class Turn:
 
     def settle(self) -> None:
         """Delivers and acknowledges what came in so far."""
-        self.account()
+        self.lanes.account()
         columns = self.inbound
         if not columns.topics and not self._acks:
             return

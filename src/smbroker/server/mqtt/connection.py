@@ -368,7 +368,7 @@ class MqttConnection(Client, asyncio.Protocol):
 
     def _check_alive(self) -> None:
         """ "If … the Server does not receive a Control Packet within one and a half times the Keep Alive" [3.1.2-22]"""
-        self.turn.account()
+        self.turn.lanes.account()
         due = self._heard + self._keep_alive - self._clock()
         if due > 0:
             self.set_timer(due, self._check_alive)

@@ -72,7 +72,7 @@ def lane(connection: "MqttConnection", one: One) -> Lane | None:
     """For reads that are one plain publish like the last one, most that small devices send."""
     if not may_publish(connection, one.topic):
         return None
-    return connection.turn.lane(connection, one.topic, FRAMINGS[one.version], one.beginning, one.size)
+    return connection.turn.lanes.new(connection, one.topic, FRAMINGS[one.version], one.beginning, one.size)
 
 
 def publish_again(connection: "MqttConnection", one: One, data: bytes) -> None:

@@ -26,7 +26,7 @@ class Sys:
             self._timer.cancel()
 
     def _values(self) -> dict[str, str]:
-        self._mqtt.turn.account()
+        self._mqtt.turn.lanes.account()
         service, stats = self._mqtt, self._mqtt.turn.stats
         return {
             "version": f"smbroker version {__version__}",
