@@ -345,6 +345,7 @@ CASES = (
             Figure("p99_first_us", "p99, median of the first third", "µs"),
             Figure("p99_last_us", "p99, median of the last third", "µs"),
             Figure("p99_growth", "p99, last ÷ first third", "×", Wanted(most=1.25)),
+            Figure("p99_worst_us", "p99 of the worst five seconds", "µs"),
             Figure("came_and_went", "clients that came and went", "clients"),
         ),
         full=True,
