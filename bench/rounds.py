@@ -2,15 +2,16 @@
 
 Two runs side by side in time share whatever else the machine was doing, so their ratio is worth more
 than that of two medians. For the same reason a run under load is made of short pieces: all sides are up, and
-one has its piece after the other, several times, every second time in the opposite order: what a side leaves
-behind (warm or cold caches, a busy disk) is not always another's. The ratio of two such runs is the median of
-their pieces' ratios.
+one has its piece after the other, several times, each time in another order: what a side leaves behind (warm or
+cold caches, a busy disk) is not always the same other's. The ratio of two such runs is the median of their
+pieces' ratios.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import Any, Protocol, TypeAlias
 
@@ -168,9 +169,10 @@ def one_round(bench: Bench, case: Case, failed: dict[str, str]) -> dict[str, Run
                     runs[side.name] = side.run(bench)
                 elif side.up:
                     sittings[side.name] = stacks[side.name].enter_context(side.up(bench))
-        for number in range(bench.scale.pieces * case.oftener):
+        order = Random(case.name)  # the same in every run
+        for _ in range(bench.scale.pieces * case.oftener):
             names = [name for name in sittings if name not in failed]
-            for name in reversed(names) if number % 2 else names:
+            for name in order.sample(names, len(names)):
                 with noted(failed, name):
                     sittings[name].go()
     finally:

@@ -14,9 +14,9 @@ from smbroker.model.message import Dialect, Kind, Origin
 from smbroker.server.client import Client
 from smbroker.server.config import Config
 from smbroker.server.console import Console
-from smbroker.server.lane import SMALL_READ, Lane
+from smbroker.server.lane import LONE_READS, SMALL_READ, Lane
 from smbroker.server.mqtt.session import FRAMINGS
-from smbroker.server.turn import LONE_READS, MAX_TURN, ROW_BYTES, Turn
+from smbroker.server.turn import MAX_TURN, ROW_BYTES, Turn
 
 TOPIC = b"t/x"
 HEAD = b"\x30\x08\x00\x03t/x"

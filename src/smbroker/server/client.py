@@ -3,6 +3,8 @@
 A UDP peer and a TCP connection are both clients; each is also the outbox of its session.
 """
 
+import asyncio
+
 from smbroker.core.outbox import Outbox
 from smbroker.core.sessions import Session
 from smbroker.model.grant import NOTHING
@@ -34,6 +36,10 @@ class Client(Outbox):
     def left(self) -> int:
         """How many of the bytes written the system has taken."""
         return self.written
+
+    def past(self) -> tuple[asyncio.Transport, int] | None:
+        """A transport that may be passed by while it is not closing and nothing waits there, and its descriptor."""
+        return None
 
     def came(self, size: int) -> None:
         """So many bytes have come by a lane."""

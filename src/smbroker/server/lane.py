@@ -6,9 +6,11 @@ What does not concern them, counting and the log, is done for many together (`La
 is subscribed and what is allowed at the time, and closed when that changes.
 """
 
+import asyncio
 import time
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Hashable
+from os import write
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
 from smbroker.core.delivery import Group
@@ -21,13 +23,17 @@ from smbroker.server.commits import LINGER
 if TYPE_CHECKING:
     from smbroker.server.turn import Turn
 
+Way: TypeAlias = tuple[Outbox, asyncio.Transport | None, int]
+"""To a subscriber: past its transport, whose descriptor this is; without, through its outbox."""
+
+LONE_READS = 100  # that have a turn each, or none, before one waits for others
 SMALL_READ = 4_096  # bytes: with more there is work enough for a turn of several reads
 
 
 class Lane:
     __slots__ = (
-        "__weakref__", "_beginning", "_lanes", "_outboxes", "_turn", "client", "dialect", "head", "messages", "reached",
-        "size", "topic",
+        "__weakref__", "_beginning", "_lanes", "_turn", "_ways", "client", "dialect", "head", "messages", "reached",
+        "sent", "size", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -39,32 +45,44 @@ class Lane:
         self._beginning = beginning
         self.client = client
         self.topic = topic
-        self._outboxes: Sequence[Outbox] | None = to.outboxes  # none: it is closed
+        self._ways: list[Way] | None = [_way(outbox) for outbox in to.outboxes]  # none: it is closed
         self.dialect = to.dialect
         self.reached = len(to.outboxes)  # by each message
         self.size = size
         self.head = len(beginning)
-        self.messages = 0  # that are not accounted for yet
+        self.messages = 0  # that are not accounted for yet …
+        self.sent = 0  # … and bytes that were sent past transports
 
     def take(self, data: bytes) -> bool:
-        """Whether it could leave this way."""
-        turn, outboxes = self._turn, self._outboxes
-        if (
-            outboxes is None
-            or not turn.lone
-            or turn.scheduled
-            or len(data) != self.size
-            or not data.startswith(self._beginning)
-        ):
+        """Whether it could leave this way. One piece, since caches are cold between messages that come alone: each
+        function that is called costs more than what it does."""
+        turn, ways, size = self._turn, self._ways, self.size
+        if ways is None or not turn.lone or turn.scheduled or len(data) != size or not data.startswith(self._beginning):
             return False
-        for outbox in outboxes:
-            outbox.send(data)
-        self._lanes.passed_on(self, data)
+        for outbox, transport, handle in ways:
+            if transport is None or outbox.frames or transport.is_closing() or transport.get_write_buffer_size():
+                outbox.send(data)
+                continue
+            try:
+                sent = write(handle, data)
+            except OSError:
+                sent = 0  # the transport will find out why
+            if sent < size:
+                transport.write(data[sent:])
+            self.sent += size
+        if not self.messages:
+            self._lanes.begin(self)
+        self.messages += 1
+        if turn.commits:
+            self._lanes.keep(self, data)
+        turn.at_once += 1
+        if turn.at_once > LONE_READS:
+            turn.look_around()
         return True
 
     def close(self) -> None:
         """For good."""
-        self._outboxes = None
+        self._ways = None
 
 
 class Lanes:
@@ -91,18 +109,16 @@ class Lanes:
         self._open.add(lane)
         return lane
 
-    def passed_on(self, lane: Lane, frame: bytes) -> None:
-        """A read was a message that has left by the lane."""
-        turn = self._turn
-        if not lane.messages:
-            self._used.append(lane)
-            if not self._lingers:
-                self._lingers = True
-                turn.loop.call_later(LINGER, self._lingered)
-        lane.messages += 1
-        if turn.commits:
-            self._passed.add(lane.topic, frame[lane.head :], lane.client.origin, time.time_ns() // 1000)
-        turn.was_lone()
+    def begin(self, lane: Lane) -> None:
+        """It is used, and will have to be accounted for."""
+        self._used.append(lane)
+        if not self._lingers:
+            self._lingers = True
+            self._turn.loop.call_later(LINGER, self._lingered)
+
+    def keep(self, lane: Lane, frame: bytes) -> None:
+        """For the log."""
+        self._passed.add(lane.topic, frame[lane.head :], lane.client.origin, time.time_ns() // 1000)
 
     def close(self) -> None:
         """It may have changed who gets what."""
@@ -123,6 +139,8 @@ class Lanes:
             stats.received[lane.client.origin.dialect] += messages
             stats.delivered[lane.dialect] += messages * lane.reached
             stats.bytes_in += messages * (lane.size - lane.head)
+            stats.bytes_out += lane.sent
+            lane.sent = 0
         if turn.commits:
             passed, self._passed = self._passed, Columns()
             turn.commits.submit(passed, ())
@@ -134,3 +152,8 @@ class Lanes:
         self.account()
         if self._turn.commits:
             self._turn.commits.hand_over()
+
+
+def _way(outbox: Outbox) -> Way:
+    past = outbox.past() if isinstance(outbox, Client) else None
+    return (outbox, *past) if past else (outbox, None, -1)

@@ -34,7 +34,7 @@ from smbroker.server.config import Config
 from smbroker.server.console import Console, printable
 from smbroker.server.followers import Followers
 from smbroker.server.history import History
-from smbroker.server.lane import SMALL_READ, Lanes
+from smbroker.server.lane import LONE_READS, SMALL_READ, Lanes
 
 FRAMERS: dict[Hashable, FramerOf] = {
     Dialect.SOH: soh.framer,
@@ -47,7 +47,6 @@ FRAMERS: dict[Hashable, FramerOf] = {
 }
 MAX_TURN = 4 << 20  # bytes after which a turn settles early: memory stays bounded
 ROW_BYTES = 1_024  # what a message counts besides its payload: frames are long, even of empty ones
-LONE_READS = 100  # that have a turn each before one waits for others
 CONSOLE_RETRY = 0.1  # seconds until a console that would have blocked is tried again
 
 
@@ -73,7 +72,7 @@ class Turn:
         self.scheduled = False  # to end with this pass of the loop
         self._reads = 0  # of this turn
         self.lone = False  # the last turn that waited for other reads had one; of those that tell (`begin_read`)
-        self._at_once = 0  # reads since then
+        self.at_once = 0  # reads since then
         self._later: list[Callable[[], None]] = []
         self.told_no_log: set[Dialect] = set()
         self._relayed: Callable[[Columns], None] | None = None  # without a log: hears what was delivered
@@ -126,17 +125,15 @@ class Turn:
         self._reads += 1
         if self.scheduled:
             return
-        if self.lone and self._at_once < LONE_READS and size <= SMALL_READ:
-            self._at_once += 1
+        if self.lone and self.at_once < LONE_READS and size <= SMALL_READ:
+            self.at_once += 1
         else:
             self.begin()
 
-    def was_lone(self) -> None:
-        """A read had a way of its own (`lane`)."""
-        self._at_once += 1
-        if self._at_once > LONE_READS:
-            self._reads += 1
-            self.begin()
+    def look_around(self) -> None:
+        """A turn that waits, to see whether others have come."""
+        self._reads += 1
+        self.begin()
 
     def tell_relayed(self, callback: Callable[[Columns], None] | None) -> None:
         self._relayed = callback
@@ -362,7 +359,7 @@ class Turn:
     def end(self) -> None:
         if self.scheduled and self._reads:
             self.lone = self._reads == 1 and not self.behind
-            self._at_once = 0
+            self.at_once = 0
         self.scheduled = False
         self._reads = 0
         if self.inbound.topics or self._acks:

@@ -8,7 +8,6 @@ connection: MQTT 5 is told the reason.
 """
 
 import asyncio
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -262,20 +261,8 @@ class MqttConnection(Client, asyncio.Protocol):
         self._transport.write(data)
         self.turn.stats.bytes_out += len(data)
 
-    def send(self, frame: bytes) -> None:
-        """Past the transport, unless something waits there: its way takes 2 µs longer."""
-        transport = self._transport
-        if self.frames or self._handle < 0 or transport.is_closing() or transport.get_write_buffer_size():
-            super().send(frame)
-            return
-        try:
-            sent = os.write(self._handle, frame)
-        except OSError:
-            sent = 0  # the transport will find out why
-        if sent < len(frame):
-            transport.write(frame[sent:])
-        self.written += len(frame)
-        self.turn.stats.bytes_out += len(frame)
+    def past(self) -> tuple[asyncio.Transport, int] | None:
+        return (self._transport, self._handle) if self._handle >= 0 else None
 
     def _keep_up(self) -> bool:
         """A client that does not read: QoS 0 is left out once too much waits. Whether it stays.
