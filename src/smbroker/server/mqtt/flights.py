@@ -5,7 +5,6 @@ in order: such rows are kept as rows, taken from the front, and cost nothing per
 answers in another order they are written out (`_write_out`), each at most once.
 """
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
@@ -24,7 +23,7 @@ class Flights:
 
     def __init__(self) -> None:
         self._single: dict[int, InFlight] = {}  # in the order of sending
-        self._rows: deque[tuple[int, int, int]] = deque()  # first identifier, how many, first offset; by offset
+        self._rows: list[tuple[int, int, int]] = []  # first identifier, how many, first offset; by offset, and few
         self._count = 0  # of messages in rows
 
     def __len__(self) -> int:
@@ -97,7 +96,7 @@ class Flights:
         if found != (expected if isinstance(found, range) else tuple(expected)):
             return 0, 0
         if count == some:
-            self._rows.popleft()
+            del self._rows[0]
         else:
             self._rows[0] = first + count, some - count, offset + count
         self._count -= count
