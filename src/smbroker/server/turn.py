@@ -215,8 +215,15 @@ class Turn:
         count: int,
         size: int,
         extra: Extra | None = None,
+        acks: bytes = b"",
     ) -> None:
-        """Messages that came as MQTT packets, and may leave as such; `size` of each payload."""
+        """Messages that came as MQTT packets, and may leave as such; `size` of each payload, `extra` of all.
+
+        If they want acknowledgements (`acks`, for all) it raises as `check` does; otherwise they were checked."""
+        if acks:
+            self._check(client, topic, size, acks)
+            self._acks.append((client, acks))
+            client.owed += 1
         self.inbound.add_packets(topic, client.origin, version, packets, count, size, extra)
         self._bytes += len(packets) + ROW_BYTES * count
         if self._bytes > MAX_TURN:
@@ -232,23 +239,6 @@ class Turn:
         self._bytes += sum(map(len, payloads)) + ROW_BYTES * count
         if self._bytes > MAX_TURN:
             self._relieve()
-
-    def publish_numbered(
-        self,
-        client: Client,
-        topic: Topic,
-        version: int,
-        packets: bytes,
-        count: int,
-        size: int,
-        extra: Extra,
-        acks: bytes,
-    ) -> None:
-        """As `publish_run`, with what they all have and the acknowledgements of them all."""
-        self._check(client, topic, size, acks)
-        self._acks.append((client, acks))
-        client.owed += 1
-        self.publish_run(client, topic, version, packets, count, size, extra)
 
     def publish_with(self, client: Client, message: Publish, extra: Extra, note: Note | None = None) -> None:
         """One message with what only some have; `note` is kept under the same sync."""

@@ -107,7 +107,7 @@ def numbered(connection: "MqttConnection", some: Numbered) -> None:
     if connection.version == 5 and connection.under_way + len(session.inbound) > connection.mqtt.config.receive_maximum:
         _exceeds(connection, session, 0)
     try:
-        connection.turn.publish_numbered(
+        connection.turn.publish_run(
             connection,
             some.topic,
             5 if some.version == 5 else 4,
