@@ -133,9 +133,10 @@ def run_case(bench: Bench, case: Case) -> dict:
     failed: dict[str, str] = {}
     key = case.figures[0].key if case.figures else OUT
     rounds = 1 if case.once else bench.rounds
+    order = Random(case.name)  # another in every round, and the same in another run of the suite
     for number in range(1, rounds + 1):
         before = set(failed)
-        for name, run in one_round(bench, case, failed).items():
+        for name, run in one_round(bench, case, failed, order).items():
             runs[name].append(run)
             bench.say(f"  round {number}/{rounds}  {name}: {shown(run[key])} {key}")
         for name in failed.keys() - before:
@@ -156,7 +157,7 @@ def run_case(bench: Bench, case: Case) -> dict:
     }
 
 
-def one_round(bench: Bench, case: Case, failed: dict[str, str]) -> dict[str, Run]:
+def one_round(bench: Bench, case: Case, failed: dict[str, str], order: Random) -> dict[str, Run]:
     """Of the sides that do not fail; why others did is put into `failed`."""
     sides = [side for side in case.sides if side.name not in failed]
     runs: dict[str, Run] = {}
@@ -169,7 +170,6 @@ def one_round(bench: Bench, case: Case, failed: dict[str, str]) -> dict[str, Run
                     runs[side.name] = side.run(bench)
                 elif side.up:
                     sittings[side.name] = stacks[side.name].enter_context(side.up(bench))
-        order = Random(case.name)  # the same in every run
         for _ in range(bench.scale.pieces * case.oftener):
             names = [name for name in sittings if name not in failed]
             for name in order.sample(names, len(names)):

@@ -34,7 +34,8 @@ NUMBERED: Final = 0x32  # … with QoS 1, sent for the first time
 PLAINS: Final = bytes((PLAIN,))
 SHORT: Final = 128  # a body below that has its length in one byte
 ACK: Final = b"\x40\x02"  # a PUBACK without a reason
-ALL_ACKS: Final = b"".join(ACK + number.to_bytes(2, "big") for number in range(65_536))  # the PUBACK of each identifier
+HIGH: Final = b"".join([bytes((high,)) * 256 for high in range(256)])  # of each identifier, its first byte …
+LOW: Final = bytes(range(256)) * 256  # … and its second
 SERVERS_OWN: Final = {kind << 4 for kind in (CONNACK, SUBACK, UNSUBACK, PINGRESP)}  # wrong, whatever they hold
 MAX_CONNECT: Final = 256 << 10  # bytes of a CONNECT: nobody is known yet
 
@@ -312,6 +313,15 @@ def _row_end(data: bytes, start: int, total: int, beginning: bytes, zero: int = 
     while position <= last and alike(beginning, position) and not (zero and data[position + zero]):
         position += total
     return position
+
+
+def _acks_of_all() -> bytes:
+    acks = bytearray(ACK + b"\0\0") * len(LOW)
+    acks[2::4], acks[3::4] = HIGH, LOW
+    return bytes(acks)
+
+
+ALL_ACKS: Final = _acks_of_all()  # the PUBACK of each identifier, in order
 
 
 def _numbers_in(acks: bytes | bytearray) -> Sequence[int]:

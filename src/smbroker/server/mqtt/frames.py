@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from smbroker.dialects import mqtt
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.fields import encode_binary, encode_length, encode_properties
+from smbroker.dialects.mqtt.stream import HIGH, LOW
 from smbroker.model.message import Columns, Wire
 from smbroker.model.topic import Topic
 from smbroker.server.mqtt.items import Item
@@ -24,8 +25,6 @@ MAX_HEADS = 1_000  # heads that are remembered, and the longest topic in them
 MAX_ALIASES = 1_000  # topics that get an alias for one client, at most
 NO_PROPERTIES = {3: b"", 4: b"", 5: b"\0"}  # by version
 PUBLISH_1 = f.PUBLISH << 4 | 1 << 1  # the first byte with QoS 1
-HIGH = b"".join(bytes((high,)) * 256 for high in range(256))  # of each identifier, its first byte …
-LOW = bytes(range(256)) * 256  # … and its second
 
 
 def frame_of(session: "MqttSession", item: Item, number: int) -> bytes | None:
