@@ -104,6 +104,13 @@ class FailingDisk(QuickDisk):
             super().pwrite(handle, memoryview(data)[: len(data) - 1], position)
         raise self._error()
 
+    def pwrite_past_cache(self, handle: int, blocks: memoryview, position: int) -> int:
+        if not self._due():
+            return super().pwrite_past_cache(handle, blocks, position)
+        if self.fault != "full":
+            Disk.pwrite(self, handle, blocks[: len(blocks) // 2], position)
+        raise self._error()
+
     def truncate(self, handle: int, length: int) -> None:
         if self._due():
             raise self._error()

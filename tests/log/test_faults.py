@@ -16,6 +16,13 @@ SETTINGS = LogSettings(retain_age=10.0)
 LATE = 1_700_000_100.0
 
 
+@pytest.fixture(autouse=True, params=["through the page cache", "past it"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of appends, for each test."""
+    if request.param == "past it":
+        monkeypatch.setattr("smbroker.log.log.LARGE", 0)
+
+
 class Story:
     """Appends with rotation, sealing and retention between, and what was promised meanwhile."""
 

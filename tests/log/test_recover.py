@@ -17,6 +17,13 @@ from smbroker.log.verify import verify
 TAIL = "00000000000000000000.arrow"
 
 
+@pytest.fixture(autouse=True, params=["through the page cache", "past it"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of appends, for each test."""
+    if request.param == "past it":
+        monkeypatch.setattr("smbroker.log.log.LARGE", 0)
+
+
 def written(directory: Path, batches: int = 4) -> list[int]:
     """A log of batches of three messages each; the tail's length after the head and after each of them."""
     log = Log.open(directory, disk=QuickDisk())

@@ -60,3 +60,25 @@ def test_a_tail_that_is_closed_after_the_notes_were_applied_is_left(
         left, notes = thread.submit(asyncio.run, closed_while_notes_are_applied(tmp_path, monkeypatch)).result()
     assert left == [1]
     assert notes == [b"after"]
+
+
+async def not_kept(data: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], int]:
+    """What is said of messages that a bug keeps from the log, and how many there were."""
+    broker = Broker(asyncio.get_running_loop(), replace(Config(), data=str(data), quiet=True), {})
+    assert broker.store
+    said: list[str] = []
+    monkeypatch.setattr(broker.turn.console, "warn", lambda code, text: said.append(f"{code}: {text}"))
+    monkeypatch.setattr(broker.store._log, "append", lambda *_: 1 // 0)
+    broker.store.commits.submit(Columns(1, [b"t"] * 2, [b"x"] * 2, [Kind.BYTES] * 2, [ORIGIN] * 2), ())
+    await broker.store.stop()
+    await broker.store.close()
+    return said, broker.turn.stats.not_logged
+
+
+def test_messages_that_a_bug_keeps_from_the_log_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        said, count = thread.submit(asyncio.run, not_kept(tmp_path, monkeypatch)).result()
+    assert count == 2
+    assert said == [
+        "bug: a bug in the log: ZeroDivisionError('integer division or modulo by zero'); 2 messages not kept"
+    ]

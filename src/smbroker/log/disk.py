@@ -6,7 +6,11 @@ file stands. `pwrite` may write less than asked, as the system call does; `write
 
 import errno
 import os
+from fcntl import F_GETFL, F_SETFL, fcntl
 from pathlib import Path
+
+NOTHING_TAKEN = "the disk took none of what was to be written"
+_DIRECT = getattr(os, "O_DIRECT", 0)  # not every system has it
 
 
 class Disk:
@@ -22,6 +26,15 @@ class Disk:
 
     def pwrite(self, handle: int, data: bytes | bytearray | memoryview, position: int) -> int:
         return os.pwrite(handle, data, position)
+
+    def pwrite_past_cache(self, handle: int, blocks: memoryview, position: int) -> int:
+        """`pwrite` straight to the disk: whole blocks, from memory aligned as they are. EINVAL where it cannot be."""
+        flags = fcntl(handle, F_GETFL)
+        fcntl(handle, F_SETFL, flags | _DIRECT)
+        try:
+            return os.pwrite(handle, blocks, position)
+        finally:
+            fcntl(handle, F_SETFL, flags)
 
     def pread(self, handle: int, length: int, position: int) -> bytes:
         return os.pread(handle, length, position)
@@ -68,7 +81,7 @@ def write_all(disk: Disk, handle: int, data: bytes | bytearray | memoryview, pos
     while rest:
         written = disk.pwrite(handle, rest, position)
         if written <= 0:
-            raise OSError(errno.EIO, "the disk took none of what was to be written")
+            raise OSError(errno.EIO, NOTHING_TAKEN)
         position += written
         rest = rest[written:]
     return position

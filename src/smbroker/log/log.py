@@ -27,6 +27,7 @@ from smbroker.log.layout import Piece
 from smbroker.log.lock import Lock
 from smbroker.log.many import laid_out
 from smbroker.log.mark import MarkFile
+from smbroker.log.past_cache import PastCache
 from smbroker.log.recover import OpenTail, recover
 from smbroker.log.segments import INDEX, SEALED, TAIL, TEMPORARY, Segment, bases, file_of, segments_in
 from smbroker.log.settings import LogSettings
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 LOCK = "lock"
 MAX_APPENDS = 50_000  # of a tail: each is checked by itself when a log is opened, some 8 µs
 SMALL = 256 << 10  # bytes; a smaller append makes room for more of its kind
+LARGE = 512 << 10  # bytes; a larger one goes past the page cache
 PLENTY = 256 << 20  # free bytes of a disk that has room to make
 _ZEROS = bytes(1 << 20)
 
@@ -123,9 +125,7 @@ class Log:
                 raise _refused(error, "appended to") from error
             messages, next_, first_ts = _encoded(turns, notes, base, tail.tail)
             try:
-                length = tail.length
-                for message in messages:
-                    length = write_all(self._disk, tail.handle, message, length)
+                length = self._write(tail, messages)
                 if length > tail.room and length - tail.length < SMALL:
                     self._make_room(tail, length)
                 self._disk.sync_data(tail.handle)
@@ -133,11 +133,24 @@ class Log:
             except OSError as error:
                 self._give_up(tail)
                 raise _refused(error, "appended to") from error
+            except BaseException:  # a bug, with some of it written
+                self._give_up(tail)
+                raise
             tail.length = length
             tail.appends += 1
             if first_ts:  # there are rows, not only notes
                 tail.first_ts = min(tail.first_ts, first_ts) if tail.first_ts else first_ts
             return base
+
+    def _write(self, tail: OpenTail, messages: Sequence[Piece]) -> int:
+        """Returns the position after them."""
+        if sum(map(len, messages)) >= LARGE:
+            tail.past_cache = tail.past_cache or PastCache(self._disk, tail.handle)
+            return tail.past_cache.write(messages, tail.length)
+        length = tail.length
+        for message in messages:
+            length = write_all(self._disk, tail.handle, message, length)
+        return length
 
     def _make_room(self, tail: OpenTail, length: int) -> None:
         """Zeros for the appends to come. Where the disk has little room they go on without."""

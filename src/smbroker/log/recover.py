@@ -15,6 +15,7 @@ from smbroker.log.format import Bad
 from smbroker.log.index import read_header
 from smbroker.log.lock import Lock
 from smbroker.log.mark import Mark
+from smbroker.log.past_cache import PastCache
 from smbroker.log.segments import DAMAGED, INDEX, SEALED, TAIL, TEMPORARY, bases, file_of, sealed_end, segments_in
 from smbroker.log.tail import TailIndex
 from smbroker.model.errors import LogError
@@ -33,6 +34,7 @@ class OpenTail:
     room: int = 0  # zeros follow up to here: an append that fits is synced without a change of the file's size
     first_ts: int = 0  # least; 0 without rows
     appends: int = 0
+    past_cache: PastCache | None = None  # for large appends, once there was one
 
 
 @dataclass(slots=True)

@@ -20,11 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from smbroker.log.disk import Disk, replace, write_all
+from smbroker.log.disk import Disk, replace
 from smbroker.log.format import SCHEMA, Bad
 from smbroker.log.index import TOPICS, Body, Header, encode
 from smbroker.log.lock import Lock
 from smbroker.log.pages import payload_pages
+from smbroker.log.past_cache import PastCache
 from smbroker.log.recover import SEAL_LOCK
 from smbroker.log.segments import DAMAGED, INDEX, SEALED, TAIL, TEMPORARY, Segment, file_of, segments_in
 from smbroker.log.tail import TailIndex, read_rows
@@ -33,6 +34,7 @@ from smbroker.model.errors import LogError
 GROUP_ROWS = 131_072  # of a row group: what a reader decodes at least
 PAGE_BYTES = 32 << 10  # of a page, before compression: what one payload costs to fetch
 PAGE_ROWS = 128  # how often the writer looks whether the page is full
+WRITE_BYTES = 1 << 20  # given to the disk together
 MERGE_ROWS, MERGE_BYTES = 1_000_000, 256 << 20  # small closed tails are put together up to this
 
 _DICTIONARIES = ["topic", "kind", "dialect", "source", "client"]
@@ -142,14 +144,30 @@ class _Sink:
 
     def __init__(self, disk: Disk, handle: int) -> None:
         self._disk, self._handle = disk, handle
+        self._past_cache = PastCache(disk, handle)
+        self._waiting: list[bytes] = []  # to be written together
+        self._written = 0
         self.size, self.crc = 0, 0
         self.closed = False
 
     def write(self, data: pa.Buffer | bytes) -> int:
-        view = memoryview(data)
-        self.size = write_all(self._disk, self._handle, view, self.size)
-        self.crc = crc32(view, self.crc)
-        return len(view)
+        own = bytes(data)  # Arrow may use its memory again
+        self._waiting.append(own)
+        self.size += len(own)
+        self.crc = crc32(own, self.crc)
+        if self.size - self._written >= WRITE_BYTES:
+            self._write()
+        return len(own)
+
+    def _write(self) -> None:
+        self._written = self._past_cache.write(self._waiting, self._written)
+        self._waiting = []
+
+    def finish(self) -> None:
+        """All of it is on disk."""
+        self._write()
+        self._disk.truncate(self._handle, self.size)
+        self._disk.sync_data(self._handle)
 
     def tell(self) -> int:
         return self.size
@@ -181,7 +199,7 @@ def _write(disk: Disk, directory: Path, base: int, end: int, closed: list[_Close
             for group in _groups(disk, closed):
                 summary.add(group)
                 writer.write_table(group, row_group_size=len(group))
-        disk.sync_data(handle)
+        sink.finish()
         metadata = pq.read_metadata(temporary)
         if metadata.num_rows != end - base:
             raise LogError("disk", f"{path.name}: {metadata.num_rows} rows were written of {end - base}")

@@ -35,7 +35,7 @@ LINGER = 0.05  # seconds that messages may gather when nobody waits for their co
 ROW_BYTES = 100  # what a message takes besides its topic and payload
 WIRE_BYTES = 200  # what one or several that came as packets take besides
 FLUSH_ROWS, FLUSH_BYTES = 500, 1 << 20  # delivered before outboxes are flushed
-ENOUGH = 10_000  # messages that need not gather any more
+ENOUGH, ENOUGH_BYTES = 10_000, 16 << 20  # messages, or bytes of their payloads, that need not gather any more
 SMALL_ROWS, SMALL_BYTES = 20, 4 << 10  # of a turn that is put together with others: each by itself would cost more
 
 
@@ -66,7 +66,7 @@ class Commits:
         self._submitted: deque[Sequence[Ack] | Callable[[], None]] = deque()  # callbacks wait for those before them
         self._gathered: list[tuple[Columns, Told | None, Sequence[Note]]] = []
         self._small: Columns | None = None  # the last of them, if it takes further small turns
-        self._rows = 0
+        self._rows = self._bytes = 0
         self._delivered_rows = self._delivered_bytes = 0
         self._timer: TimerHandle | None = None
         self._paused: list[Callable[[], None]] = []
@@ -107,13 +107,14 @@ class Commits:
             return
         waited_for = acks or told or notes or not self._feed.empty
         self._rows += len(columns)
+        self._bytes += columns.bytes
         if not waited_for and len(columns) <= SMALL_ROWS and columns.bytes <= SMALL_BYTES:
             self._gather(columns)
         else:
             self._small = None
             self._submitted.append(acks)
             self._gathered.append((columns, told, notes))
-        if waited_for or self._rows >= ENOUGH:
+        if waited_for or self._rows >= ENOUGH or self._bytes >= ENOUGH_BYTES:
             self.hand_over()
         elif self._timer is None:
             self._timer = self._loop.call_later(LINGER, self.hand_over)
@@ -130,7 +131,7 @@ class Commits:
             self._timer.cancel()
             self._timer = None
         gathered, self._gathered = self._gathered, []
-        self._rows = 0
+        self._rows = self._bytes = 0
         self._small = None
         for columns, told, notes in gathered:
             self._writer.submit(columns, notes, told, size_of(columns))
@@ -164,6 +165,9 @@ class Commits:
         self._resume()
 
     def _refused(self, entries: list[Entry], error: LogError) -> None:
+        if error.code == "bug":
+            self._console.warn(error.code, f"{error.text}; {sum(len(one.columns) for one in entries)} messages not kept")
+            self._console.write()
         for entry in entries:
             self.stats.not_logged += len(entry.columns)
             self._deliver(entry)
