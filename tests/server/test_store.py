@@ -35,10 +35,11 @@ async def closed_while_notes_are_applied(data: Path, monkeypatch: pytest.MonkeyP
 
     seal = broker.store._seal
 
-    async def seal_once(closed: Sequence[Segment]) -> None:
+    async def seal_once(closed: Sequence[Segment]) -> bool:
         await seal(closed)
         sealed.set()
         await asyncio.Event().wait()  # for ever: this one seal is looked at
+        return True
 
     close_a_tail(b"before")
     monkeypatch.setattr(store, "CARE", 0.01)
@@ -82,3 +83,35 @@ def test_messages_that_a_bug_keeps_from_the_log_are_told(tmp_path: Path, monkeyp
     assert said == [
         "bug: a bug in the log: ZeroDivisionError('integer division or modulo by zero'); 2 messages not kept"
     ]
+
+
+async def all_sealed(data: Path, tails: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often it paused."""
+    broker = Broker(asyncio.get_running_loop(), replace(Config(), data=str(data), quiet=True), {})
+    assert broker.store
+    log, pauses = broker.store._log, 0
+    for _ in range(tails):
+        log.append([Columns(1, [b"t"], [b"x" * 1_000], [Kind.BYTES], [ORIGIN])])
+        log.rotate()
+
+    sleep = asyncio.sleep
+
+    async def counted(seconds: float) -> None:
+        nonlocal pauses
+        pauses += seconds > 0
+        await sleep(seconds and 0.01)
+
+    monkeypatch.setattr(store.asyncio, "sleep", counted)
+    monkeypatch.setattr(store, "SEALED_AT_ONCE", 2)
+    broker.store.start()
+    while log.pending_seals:
+        await sleep(0.01)
+    monkeypatch.undo()
+    await broker.store.stop()
+    await broker.store.close()
+    return pauses
+
+
+def test_sealing_goes_on_without_a_pause_until_all_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(asyncio.run, all_sealed(tmp_path, 5, monkeypatch)).result() == 1

@@ -1,6 +1,6 @@
 """Sealing: closed tails become one Parquet file. Runs in the broker or, better, in a helper process.
 
-    python -m smbroker.log.seal DIRECTORY BASE [--rows N] [--bytes N] [--until OFFSET]
+    python -m smbroker.log.seal DIRECTORY BASE... [--rows N] [--bytes N] [--until OFFSET]
 
 The Parquet file and its index are written as `*.tmp` and synced, the index renamed, then the Parquet
 file, whose name is what makes the segment sealed; the directory is synced; then the tails go.
@@ -286,17 +286,18 @@ class _Summary:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m smbroker.log.seal")
     parser.add_argument("directory", type=Path)
-    parser.add_argument("base", type=int)
+    parser.add_argument("bases", type=int, nargs="+", metavar="base")
     parser.add_argument("--rows", type=int, default=MERGE_ROWS)
     parser.add_argument("--bytes", type=int, default=MERGE_BYTES)
     parser.add_argument("--until", type=int)
     options = parser.parse_args(arguments)
-    try:
-        sealed = seal_segment(options.directory, options.base, options.rows, options.bytes, options.until)
-    except LogError as error:
-        print(f"{error.code}: {error.text}", file=sys.stderr)
-        return 1
-    print(json.dumps(sealed._asdict() if sealed else None))
+    for base in options.bases:
+        try:
+            sealed = seal_segment(options.directory, base, options.rows, options.bytes, options.until)
+        except LogError as error:
+            print(f"{error.code}: {error.text}", file=sys.stderr)
+            return 1
+        print(json.dumps(sealed._asdict() if sealed else None), flush=True)
     return 0
 
 

@@ -166,7 +166,9 @@ class Commits:
 
     def _refused(self, entries: list[Entry], error: LogError) -> None:
         if error.code == "bug":
-            self._console.warn(error.code, f"{error.text}; {sum(len(one.columns) for one in entries)} messages not kept")
+            self._console.warn(
+                error.code, f"{error.text}; {sum(len(one.columns) for one in entries)} messages not kept"
+            )
             self._console.write()
         for entry in entries:
             self.stats.not_logged += len(entry.columns)

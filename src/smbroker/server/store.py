@@ -27,6 +27,7 @@ from smbroker.server.turn import Turn
 from smbroker.server.udp import UdpListener
 
 CARE = 1.0  # seconds between looks at what is to be sealed or removed, and at the cursors
+SEALED_AT_ONCE = 8  # closed tails, by one process, whose start takes as long as one of them
 LOW_PRIORITY = ("nice", "-n", "10")
 
 
@@ -114,9 +115,12 @@ class Store:
             self._console.error(error.text)
 
     async def _care(self) -> None:
+        """Without a pause after a seal: more may have been closed meanwhile, and it must keep up."""
         loop = asyncio.get_running_loop()
+        more = False
         while True:
-            await asyncio.sleep(CARE)
+            await asyncio.sleep(0 if more else CARE)
+            more = False
             self._memory.save_cursors()
             if self.mqtt:
                 self.mqtt.save()
@@ -124,7 +128,7 @@ class Store:
                 await loop.run_in_executor(None, self._log.rotate_if_due, time.time())
                 closed = await loop.run_in_executor(None, lambda: self._log.closed_tails)
                 if closed and await self._notes_applied():
-                    await self._seal(closed)
+                    more = await self._seal(closed[:SEALED_AT_ONCE])
                 await loop.run_in_executor(None, self._log.retain, time.time())
             except LogError as error:
                 self._console.warn("log_care", error.text)
@@ -140,14 +144,15 @@ class Store:
             self.mqtt.save()
         return await loop.run_in_executor(None, self.ledger.apply, self._commits.recent.next)
 
-    async def _seal(self, closed: Sequence[Segment]) -> None:
-        """In a process of its own: packing columns takes the interpreter for long. It may outlive the broker, so it
-        is told how far it may go: tails that are closed meanwhile have notes that are not in the state yet."""
-        base, until = closed[0].base, closed[-1].end
+    async def _seal(self, closed: Sequence[Segment]) -> bool:
+        """Whether they could be. In a process of its own: packing columns takes the interpreter for long. It may
+        outlive the broker, so it is told how far it may go: the notes of tails that are closed later are not in the
+        state yet."""
+        bases, until = [str(segment.base) for segment in closed], closed[-1].end
         process = await asyncio.create_subprocess_exec(
             *LOW_PRIORITY,
             *(sys.executable, "-m", "smbroker.log.lean", "smbroker.log.seal"),
-            *(str(self._directory), str(base), "--until", str(until)),
+            *(str(self._directory), *bases, "--until", str(until)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -160,8 +165,9 @@ class Store:
             raise
         if process.returncode:
             text = said.decode(errors="replace").strip().rpartition("\n")[2]
-            self._console.warn("seal", f"segment {base} could not be sealed: {text}; it is tried again")
+            self._console.warn("seal", f"a segment could not be sealed: {text}; it is tried again")
             self._console.write()
+        return process.returncode == 0
 
 
 def _teller(turn: Turn) -> "Teller":
