@@ -9,9 +9,12 @@ import pytest
 from logkit import LONG, QuickDisk, offsets_of, texts_of, turn
 
 from smbroker.log import mark as marks
+from smbroker.log.lock import Lock
 from smbroker.log.log import Log
 from smbroker.log.reader import LogReader
+from smbroker.log.recover import SEAL_LOCK
 from smbroker.log.seal import seal_segment
+from smbroker.log.settings import LogSettings
 from smbroker.log.verify import verify
 
 TAIL = "00000000000000000000.arrow"
@@ -328,4 +331,40 @@ def test_a_sealed_file_of_zero_length_without_its_tail_is_set_aside(tmp_path: Pa
     log.close()
     log = Log.open(tmp_path, disk=QuickDisk())
     assert log.recovered == []
+    log.close()
+
+
+def test_a_seal_that_outlived_the_broker_keeps_its_index(tmp_path: Path) -> None:
+    """It is between its two renames while the log is opened."""
+    log = Log.open(tmp_path, disk=QuickDisk())
+    log.append([turn(["a"])])
+    log.rotate()
+    log.append([turn(["b"])])
+    log.close()
+    index, tail = tmp_path / f"{0:020}.index", tmp_path / TAIL
+    before = tail.read_bytes()
+    seal_segment(tmp_path, 0)
+    parquet = (tmp_path / f"{0:020}.parquet").rename(tmp_path / f"{0:020}.parquet.tmp")
+    tail.write_bytes(before)
+    with Lock(tmp_path / SEAL_LOCK):
+        log = Log.open(tmp_path, disk=QuickDisk())
+        assert log.recovered == []
+        assert index.exists()
+        assert parquet.exists()
+        log.close()
+    log = Log.open(tmp_path, disk=QuickDisk())
+    assert not index.exists(), "nobody will finish it"
+    assert texts_of(log) == ["a", "b"]
+    log.close()
+
+
+def test_retention_does_without_an_index(tmp_path: Path) -> None:
+    log = Log.open(tmp_path, LogSettings(retain_bytes=1), QuickDisk())
+    for text in "abc":
+        log.append([turn([text])])
+        log.rotate()
+        seal_segment(tmp_path, log.pending_seals[0])
+    (tmp_path / f"{0:020}.index").unlink()
+    assert log.retain(0) == [0, 1, 2]
+    assert log.first_offset == 3
     log.close()

@@ -183,6 +183,15 @@ def test_nothing_is_sealed_past_until(log: Log) -> None:
     assert sealed.end == 20
 
 
+def test_a_seal_that_fails_leaves_the_disk_its_room(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.append([turn(["a", "b"])])
+    log.rotate()
+    monkeypatch.setattr("smbroker.log.seal.payload_pages", lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        seal_segment(log.directory, 0)
+    assert not list(log.directory.glob("*.tmp"))
+
+
 def test_sealing_in_a_process_of_its_own(log: Log) -> None:
     log.append([turn(["a", "b"])])
     log.rotate()

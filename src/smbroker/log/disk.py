@@ -51,7 +51,7 @@ class Disk:
         os.ftruncate(handle, length)
 
     def sync_data(self, handle: int) -> None:
-        """The content and, where it grew, the length are on disk."""
+        """The content and, where it changed, the length are on disk."""
         os.fdatasync(handle)
 
     def sync_directory(self, directory: Path) -> None:

@@ -307,15 +307,22 @@ class Log:
         total = self.sizes.bytes if settings.retain_bytes else 0
         expired: list[_Range] = []
         for segment in self._segments():
-            header = read_header(self._disk, file_of(self.directory, segment.base, INDEX)) if segment.sealed else None
-            if header is None:
+            if not segment.sealed or segment.end is None:
                 break
-            aged = settings.retain_age and header.last_ts < round((now - settings.retain_age) * 1e6)
+            last_ts, size = self._newest(segment)
+            aged = settings.retain_age and last_ts < round((now - settings.retain_age) * 1e6)
             if not aged and not (settings.retain_bytes and total > settings.retain_bytes):
                 break
-            total -= header.file_bytes
-            expired.append(_Range(segment.base, header.end))
+            total -= size
+            expired.append(_Range(segment.base, segment.end))
         return expired
+
+    def _newest(self, segment: Segment) -> tuple[int, int]:
+        """Of a sealed segment the greatest ts, and its bytes; without its index, when it was sealed must do."""
+        if header := read_header(self._disk, file_of(self.directory, segment.base, INDEX)):
+            return header.last_ts, header.file_bytes
+        found = file_of(self.directory, segment.base, SEALED).stat()
+        return found.st_mtime_ns // 1000, found.st_size
 
     @property
     def sizes(self) -> Sizes:

@@ -5,6 +5,7 @@ checking one tail does. Whatever is dropped is said, in sentences for people. Th
 offset that a reader saw comes to mean another message is in docs/design/log.md.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,8 +48,7 @@ class Recovered:
 def recover(disk: Disk, directory: Path) -> Recovered:
     said: list[str] = []
     mark = marks.read(disk, directory)
-    _remove_leftovers(disk, directory, said)
-    _settle_sealed(disk, directory, mark.first if mark else 0, said)
+    _settle(disk, directory, mark.first if mark else 0, said)
     names = disk.names(directory)
     tails, sealed = bases(names, TAIL), bases(names, SEALED)
     reached = max([sealed_end(disk, directory, base) or base for base in sealed], default=0)
@@ -73,16 +73,26 @@ def recover(disk: Disk, directory: Path) -> Recovered:
     )
 
 
-def _remove_leftovers(disk: Disk, directory: Path, said: list[str]) -> None:
+def _settle(disk: Disk, directory: Path, first: int, said: list[str]) -> None:
     try:
-        lock = Lock(directory / SEAL_LOCK)
+        lock: Lock | None = Lock(directory / SEAL_LOCK)
     except LogError:
-        return  # a seal from before the restart still runs; its files are its own
-    with lock:
-        for name in sorted(disk.names(directory)):
-            if name.endswith(TEMPORARY):
-                disk.unlink(directory / name)
-                said.append(f"{name}: removed, something unfinished")
+        lock = None  # a seal from before the restart still runs; what is unfinished is its own
+    with lock or nullcontext():
+        if lock:
+            _remove_temporary(disk, directory, said)
+        _settle_sealed(disk, directory, first, said)
+        if lock:
+            names = disk.names(directory)
+            for base in set(bases(names, INDEX)) - set(bases(names, SEALED)):
+                disk.unlink(file_of(directory, base, INDEX))
+
+
+def _remove_temporary(disk: Disk, directory: Path, said: list[str]) -> None:
+    for name in sorted(disk.names(directory)):
+        if name.endswith(TEMPORARY):
+            disk.unlink(directory / name)
+            said.append(f"{name}: removed, something unfinished")
 
 
 def _settle_sealed(disk: Disk, directory: Path, first: int, said: list[str]) -> None:
@@ -103,8 +113,6 @@ def _settle_sealed(disk: Disk, directory: Path, first: int, said: list[str]) -> 
         elif header and header.end <= first:
             disk.unlink(path)
             said.append(f"{path.name}: removed, retention had given it up")
-    for base in set(bases(names, INDEX)) - set(bases(disk.names(directory), SEALED)):
-        disk.unlink(file_of(directory, base, INDEX))
     _remove_tails(disk, directory, tails, first, said)
 
 

@@ -204,6 +204,9 @@ def _write(disk: Disk, directory: Path, base: int, end: int, closed: list[_Close
         if metadata.num_rows != end - base:
             raise LogError("disk", f"{path.name}: {metadata.num_rows} rows were written of {end - base}")
         body = Body(summary.table(), payload_pages(disk, handle, metadata, _PAYLOAD))
+    except BaseException:
+        disk.unlink(temporary)  # a full disk needs the room
+        raise
     finally:
         disk.close(handle)
     header = Header(base, end - base, summary.first_ts, summary.last_ts, sink.size, sink.crc)

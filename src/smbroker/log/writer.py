@@ -127,8 +127,8 @@ class Writer:
             offset = self._log.append([entry.columns for entry in entries], notes)
         except LogError:
             raise
-        except Exception as bug:  # nothing was written; those who wait must hear of it, and the others go on
-            raise LogError("bug", f"a bug in the log: {bug!r}") from bug
+        except Exception as bug:  # nothing of it is in the log; those who wait must hear of it, and the others go on
+            raise LogError("bug", f"a bug in the log: {type(bug).__name__}") from bug
         self._appended(time.perf_counter() - started)
         for entry in entries:
             entry.offset = offset

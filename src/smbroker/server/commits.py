@@ -166,10 +166,9 @@ class Commits:
 
     def _refused(self, entries: list[Entry], error: LogError) -> None:
         if error.code == "bug":
-            self._console.warn(
-                error.code, f"{error.text}; {sum(len(one.columns) for one in entries)} messages not kept"
-            )
-            self._console.write()
+            count = sum(len(entry.columns) for entry in entries)
+            bug = {"message": f"{count} messages could not be kept", "exception": error.__cause__}
+            self._loop.call_exception_handler(bug)
         for entry in entries:
             self.stats.not_logged += len(entry.columns)
             self._deliver(entry)

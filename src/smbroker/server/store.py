@@ -5,6 +5,7 @@ DIR/state.db   sessions and subscriptions
 """
 
 import asyncio
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from smbroker.server.mqtt.service import Mqtt
 from smbroker.server.turn import Turn
 from smbroker.server.udp import UdpListener
 
-CARE = 1.0  # seconds between looks at what is to be sealed or removed, and at the cursors
+CARE = 1.0  # seconds between looks at the cursors, at what is to be removed, and at what is to be sealed
 SEALED_AT_ONCE = 8  # closed tails, by one process, whose start takes as long as one of them
 LOW_PRIORITY = ("nice", "-n", "10")
 
@@ -50,7 +51,7 @@ class Store:
         turn.sessions.remember = self._memory
         self._state = state
         self.mqtt: MqttKeeping | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
     def open(cls, config: Config, turn: Turn) -> "Store":
@@ -77,7 +78,8 @@ class Store:
 
     def start(self) -> None:
         self.history.start()
-        self._task = asyncio.get_running_loop().create_task(self._care())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._care()), loop.create_task(self._keep_sealed())]
 
     def restore_peers(self, listeners: list[UdpListener]) -> None:
         """Peers go back to the listener that they know, or to one that speaks their dialect."""
@@ -96,8 +98,8 @@ class Store:
 
     async def stop(self) -> None:
         """Everything is on disk when this returns; acknowledgements have been put into their outboxes."""
-        if self._task:
-            self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
         self._turn.lanes.account()
         self._commits.hand_over()
         await asyncio.get_running_loop().run_in_executor(None, self._commits.close)
@@ -115,24 +117,35 @@ class Store:
             self._console.error(error.text)
 
     async def _care(self) -> None:
-        """Without a pause after a seal: more may have been closed meanwhile, and it must keep up."""
         loop = asyncio.get_running_loop()
-        more = False
         while True:
-            await asyncio.sleep(0 if more else CARE)
-            more = False
+            await asyncio.sleep(CARE)
             self._memory.save_cursors()
             if self.mqtt:
                 self.mqtt.save()
             try:
+                await loop.run_in_executor(None, self._log.retain, time.time())
+            except (LogError, OSError) as error:
+                self._complain("retain", f"the log cannot be shortened: {error}")
+
+    async def _keep_sealed(self) -> None:
+        """Without a pause after a seal: more may have been closed meanwhile, and it must keep up."""
+        loop = asyncio.get_running_loop()
+        sealed = False
+        while True:
+            await asyncio.sleep(0 if sealed else CARE)
+            sealed = False
+            try:
                 await loop.run_in_executor(None, self._log.rotate_if_due, time.time())
                 closed = await loop.run_in_executor(None, lambda: self._log.closed_tails)
                 if closed and await self._notes_applied():
-                    more = await self._seal(closed[:SEALED_AT_ONCE])
-                await loop.run_in_executor(None, self._log.retain, time.time())
-            except LogError as error:
-                self._console.warn("log_care", error.text)
-                self._console.write()
+                    sealed = await self._seal(closed)
+            except (LogError, OSError) as error:
+                self._complain("seal", f"nothing can be sealed: {error}")
+
+    def _complain(self, code: str, text: str) -> None:
+        self._console.warn(code, f"{text}; it is tried again")
+        self._console.write()
 
     async def _notes_applied(self) -> bool:
         """Sealing drops the notes: what they say must be in the state before. Whether it is."""
@@ -148,26 +161,34 @@ class Store:
         """Whether they could be. In a process of its own: packing columns takes the interpreter for long. It may
         outlive the broker, so it is told how far it may go: the notes of tails that are closed later are not in the
         state yet."""
-        bases, until = [str(segment.base) for segment in closed], closed[-1].end
+        bases, until = [str(segment.base) for segment in closed[:SEALED_AT_ONCE]], closed[-1].end
         process = await asyncio.create_subprocess_exec(
             *LOW_PRIORITY,
             *(sys.executable, "-m", "smbroker.log.lean", "smbroker.log.seal"),
             *(str(self._directory), *bases, "--until", str(until)),
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
         try:
-            _, said = await process.communicate()
+            done, failed = await process.communicate()
         except asyncio.CancelledError:
             process.kill()
             raise
-        if process.returncode:
-            text = said.decode(errors="replace").strip().rpartition("\n")[2]
-            self._console.warn("seal", f"a segment could not be sealed: {text}; it is tried again")
+        for sentence in _said(done):
+            self._console.error(sentence)
             self._console.write()
+        if process.returncode:
+            text = failed.decode(errors="replace").strip().rpartition("\n")[2]
+            self._complain("seal", f"a segment from {bases[0]} on could not be sealed: {text}")
         return process.returncode == 0
+
+
+def _said(lines: bytes) -> list[str]:
+    """What the process that seals had to leave out, in sentences."""
+    told = [json.loads(line) for line in lines.splitlines()]
+    return [sentence for sealed in told if sealed for sentence in sealed["said"]]
 
 
 def _teller(turn: Turn) -> "Teller":
