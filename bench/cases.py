@@ -29,6 +29,7 @@ MQTT = Broker("mqtt", log=False)
 
 # --- MQTT, beside its peers ---
 
+SETTLE_MS = 200  # of a piece at a fixed rate: a device that sends all the time does not meet a broker that was idle
 LOG_ON = Wanted(least=0.5)  # of the rate without it
 LOG_ON_BESIDE = {(0, NATS.name): Wanted(least=0.5), (1, MOSQUITTO.name): Wanted(least=3.0)}  # by QoS
 
@@ -71,13 +72,11 @@ def mqtt_acked(qos: int, window: int, *, full: bool = False) -> Case:
 def latency(rate: int, *, full: bool = False) -> Case:
     sides = [("SMB", MQTT), ("SMB, log on", MQTT.with_log()), *((one.name, one) for one in installed(MOSQUITTO, NATS))]
     keys = (("p50_us", "p50"), (P99, "p99"), ("p999_us", "p99.9"))
+    settings = {"rate": rate, "window": 100_000, "settle_ms": SETTLE_MS, "longer": 2}
     return Case(
         f"latency-{rate}",
         f"time to the subscriber at {rate:,} messages/s offered, 1 → 1, QoS 0",
-        tuple(
-            load(name, server, "nats_load" if server is NATS else "mqtt_load", rate=rate, window=100_000, longer=2)
-            for name, server in sides
-        ),
+        tuple(load(name, server, "nats_load" if server is NATS else "mqtt_load", **settings) for name, server in sides),
         tuple(
             Ratio(name, MOSQUITTO.name, P99, Wanted(most=1.0))
             for name in ("SMB", "SMB, log on")

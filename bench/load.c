@@ -34,12 +34,13 @@ struct times {
     long counts[POWERS * STEPS], timed;
 };
 static struct times all, last; /* those of the last piece */
-static long warm_ms = 300, run_ms = 2000;
+static long warm_ms = 300, run_ms = 2000, settle_ms;
 
 static const struct setting COMMON[] = {
     {"port", &port, 1, 65535, "the server's port on 127.0.0.1"},
     {"size", &size, 1, MAX_SIZE, "payload bytes"},
     {"rate", &rate, 0, 10000000, "messages a second that are offered; 0: all that the window lets through"},
+    {"settle_ms", &settle_ms, 0, 60000, "milliseconds at the beginning of each piece whose times do not count"},
     {"warm_ms", &warm_ms, 0, 60000, "milliseconds before the run that counts"},
     {"run_ms", &run_ms, 1, 3600000, "milliseconds of the run that counts"},
     {0},
@@ -379,6 +380,30 @@ static struct tally exchange(const struct load *load, long ms)
     return tally;
 }
 
+struct totals {
+    long sent, received, lost;
+    double seconds, cpu;
+};
+
+static void add(struct totals *totals, struct tally tally)
+{
+    totals->sent += tally.sent;
+    totals->received += tally.received;
+    totals->lost += tally.lost;
+    totals->seconds += (tally.end - tally.begin) / 1e9;
+    totals->cpu += tally.cpu;
+}
+
+/* Times are those after `settle_ms`: what was idle while others had their pieces is cold. */
+static void piece(const struct load *load, struct totals *totals)
+{
+    struct times before = all;
+    add(totals, exchange(load, settle_ms));
+    all = before;
+    memset(&last, 0, sizeof last);
+    add(totals, exchange(load, run_ms));
+}
+
 /* Whether there was one. */
 static bool wait_for_a_line(void)
 {
@@ -397,18 +422,11 @@ int run(const struct load *load)
     memset(&all, 0, sizeof all);
     puts("prepared");
     wait_for_a_line();
-    long sent = 0, received = 0, lost = 0;
-    double seconds = 0, cpu = 0;
+    struct totals totals = {0};
     do {
-        memset(&last, 0, sizeof last);
-        struct tally tally = exchange(load, run_ms);
-        sent += tally.sent;
-        received += tally.received;
-        lost += tally.lost;
-        seconds += (tally.end - tally.begin) / 1e9;
-        cpu += tally.cpu;
-        printf("{\"sent\": %ld, \"received\": %ld, \"lost\": %ld, \"seconds\": %.6f, \"generator_cpu_s\": %.6f", sent,
-               received, lost, seconds, cpu);
+        piece(load, &totals);
+        printf("{\"sent\": %ld, \"received\": %ld, \"lost\": %ld, \"seconds\": %.6f, \"generator_cpu_s\": %.6f", totals.sent,
+               totals.received, totals.lost, totals.seconds, totals.cpu);
         if (all.timed)
             printf(", \"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"last_p99_us\": %.1f", within(&all, 500000),
                    within(&all, 990000), within(&all, 999000), within(&last, 990000));

@@ -28,7 +28,8 @@ class Disk:
         return os.pwrite(handle, data, position)
 
     def pwrite_past_cache(self, handle: int, blocks: memoryview, position: int) -> int:
-        """`pwrite` straight to the disk: whole blocks, from memory aligned as they are. EINVAL where it cannot be."""
+        """`pwrite` straight to the disk: whole blocks, from memory aligned as they are. EINVAL or EOPNOTSUPP where it
+        cannot be."""
         flags = fcntl(handle, F_GETFL)
         fcntl(handle, F_SETFL, flags | _DIRECT)
         try:

@@ -69,7 +69,7 @@ class PastCache:
             try:
                 return self._disk.pwrite_past_cache(self._handle, blocks, position)
             except OSError as error:
-                if error.errno != errno.EINVAL:
+                if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                     raise
                 self._possible = False
         return self._disk.pwrite(self._handle, blocks, position)
