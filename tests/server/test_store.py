@@ -103,7 +103,9 @@ async def left_at_the_second_pause(data: Path, tails: int, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(store.asyncio, "sleep", counted)
         patch.setattr(broker.store, "_seal", lambda closed: seal(closed[:1]))
-        task = asyncio.get_running_loop().create_task(broker.store._keep_sealed())
+        task = asyncio.get_running_loop().create_task(
+            broker.store._repeat(broker.store._seal_closed, "nothing can be sealed")
+        )
         async with asyncio.timeout(60):
             while pauses < 2:
                 await sleep(0.001)
@@ -119,13 +121,14 @@ def test_sealing_goes_on_without_a_pause_until_all_is_sealed(tmp_path: Path, mon
         assert thread.submit(asyncio.run, left_at_the_second_pause(tmp_path, 3, monkeypatch)).result() == []
 
 
-async def tried_twice(data: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], list[int]]:
+async def tried_twice(data: Path, error: Exception, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], list[int]]:
     """What is said when the first process cannot be started and the second finds damage, and what is left to seal."""
     broker = Broker(asyncio.get_running_loop(), replace(Config(), data=str(data), quiet=True), {})
     assert broker.store
     log, console, said = broker.store._log, broker.turn.console, list[str]()
     monkeypatch.setattr(console, "warn", lambda code, text: said.append(f"{code}: {text}"))
     monkeypatch.setattr(console, "error", said.append)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(f"bug: {context['message']}"))
     for payload in (b"kept", b"damaged"):
         log.append([Columns(1, [b"t"], [payload], [Kind.BYTES], [ORIGIN])])
     log.rotate()
@@ -135,11 +138,13 @@ async def tried_twice(data: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list
 
     async def refused(*_command: str, **_options: int) -> asyncio.subprocess.Process:
         monkeypatch.setattr(store.asyncio, "create_subprocess_exec", start)
-        raise OSError(errno.EMFILE, "Too many open files")
+        raise error
 
     monkeypatch.setattr(store.asyncio, "create_subprocess_exec", refused)
     monkeypatch.setattr(store, "CARE", 0.01)
-    task = asyncio.get_running_loop().create_task(broker.store._keep_sealed())
+    task = asyncio.get_running_loop().create_task(
+        broker.store._repeat(broker.store._seal_closed, "nothing can be sealed")
+    )
     async with asyncio.timeout(60):
         while len(said) < 2:
             await asyncio.sleep(0.01)
@@ -150,9 +155,18 @@ async def tried_twice(data: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list
     return said, left
 
 
-def test_sealing_goes_on_after_any_failure_and_tells_of_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.EMFILE, "No more"), "log_care: nothing can be sealed: [Errno 24] No more; it is tried again"),
+        (LookupError(), "bug: nothing can be sealed"),
+    ],
+)
+def test_sealing_goes_on_after_any_failure_and_tells_of_damage(
+    tmp_path: Path, error: Exception, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ThreadPoolExecutor(1) as thread:
-        said, left = thread.submit(asyncio.run, tried_twice(tmp_path, monkeypatch)).result()
-    assert said[0] == "seal: nothing can be sealed: [Errno 24] Too many open files; it is tried again"
+        said, left = thread.submit(asyncio.run, tried_twice(tmp_path, error, monkeypatch)).result()
+    assert said[0] == told
     assert "sealed up to offset 1, a copy is in" in said[1]
     assert left == []

@@ -8,7 +8,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from smbroker.log.ledger import Ledger
@@ -79,7 +79,10 @@ class Store:
     def start(self) -> None:
         self.history.start()
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._care()), loop.create_task(self._keep_sealed())]
+        self._tasks = [
+            loop.create_task(self._repeat(self._care, "the log cannot be shortened")),
+            loop.create_task(self._repeat(self._seal_closed, "nothing can be sealed")),
+        ]
 
     def restore_peers(self, listeners: list[UdpListener]) -> None:
         """Peers go back to the listener that they know, or to one that speaks their dialect."""
@@ -116,36 +119,36 @@ class Store:
         except LogError as error:
             self._console.error(error.text)
 
-    async def _care(self) -> None:
-        loop = asyncio.get_running_loop()
+    async def _repeat(self, work: Callable[[], Awaitable[bool]], trouble: str) -> None:
+        """Whatever happens, and without a pause after work that says there may be more."""
+        more = False
         while True:
-            await asyncio.sleep(CARE)
-            self._memory.save_cursors()
-            if self.mqtt:
-                self.mqtt.save()
+            await asyncio.sleep(0 if more else CARE)
+            more = False
             try:
-                await loop.run_in_executor(None, self._log.retain, time.time())
+                more = await work()
             except (LogError, OSError) as error:
-                self._complain("retain", f"the log cannot be shortened: {error}")
+                self._complain(f"{trouble}: {error}")
+            except Exception as bug:
+                self._turn.loop.call_exception_handler({"message": trouble, "exception": bug})
 
-    async def _keep_sealed(self) -> None:
-        """Without a pause after a seal: more may have been closed meanwhile, and it must keep up."""
-        loop = asyncio.get_running_loop()
-        sealed = False
-        while True:
-            await asyncio.sleep(0 if sealed else CARE)
-            sealed = False
-            try:
-                await loop.run_in_executor(None, self._log.rotate_if_due, time.time())
-                closed = await loop.run_in_executor(None, lambda: self._log.closed_tails)
-                if closed and await self._notes_applied():
-                    sealed = await self._seal(closed)
-            except (LogError, OSError) as error:
-                self._complain("seal", f"nothing can be sealed: {error}")
-
-    def _complain(self, code: str, text: str) -> None:
-        self._console.warn(code, f"{text}; it is tried again")
+    def _complain(self, text: str) -> None:
+        self._console.warn("log_care", f"{text}; it is tried again")
         self._console.write()
+
+    async def _care(self) -> bool:
+        self._memory.save_cursors()
+        if self.mqtt:
+            self.mqtt.save()
+        await asyncio.get_running_loop().run_in_executor(None, self._log.retain, time.time())
+        return False
+
+    async def _seal_closed(self) -> bool:
+        """Whether something was sealed: more may have been closed meanwhile, and it must keep up."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._log.rotate_if_due, time.time())
+        closed = await loop.run_in_executor(None, lambda: self._log.closed_tails)
+        return bool(closed) and await self._notes_applied() and await self._seal(closed)
 
     async def _notes_applied(self) -> bool:
         """Sealing drops the notes: what they say must be in the state before. Whether it is."""
@@ -181,7 +184,7 @@ class Store:
             self._console.write()
         if process.returncode:
             text = failed.decode(errors="replace").strip().rpartition("\n")[2]
-            self._complain("seal", f"a segment from {bases[0]} on could not be sealed: {text}")
+            self._complain(f"a segment from {bases[0]} on could not be sealed: {text}")
         return process.returncode == 0
 
 
