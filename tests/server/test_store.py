@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from smbroker.log.segments import Segment
+from smbroker.log.settings import LogSettings
 from smbroker.model.message import Columns, Dialect, Kind, Origin
 from smbroker.server import store
 from smbroker.server.broker import Broker
@@ -170,3 +171,23 @@ def test_sealing_goes_on_after_any_failure_and_tells_of_damage(
     assert said[0] == told
     assert "sealed up to offset 1, a copy is in" in said[1]
     assert left == []
+
+
+async def sealed_of(data: Path, tails: int, settings: LogSettings) -> list[int]:
+    """The segments that so many tails of one message become: their first offsets."""
+    broker = Broker(asyncio.get_running_loop(), replace(Config(), data=str(data), quiet=True, log=settings), {})
+    assert broker.store
+    log = broker.store._log
+    for _ in range(tails):
+        log.append([Columns(1, [b"t"], [b"x"], [Kind.BYTES], [ORIGIN])])
+        log.rotate()
+    assert await broker.store._seal_closed()
+    await broker.store.stop()
+    await broker.store.close()
+    return sorted(int(path.stem) for path in (data / "log").glob("*.parquet"))
+
+
+def test_small_tails_are_put_together_up_to_what_a_segment_may_have(tmp_path: Path) -> None:
+    """Retention removes whole segments."""
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(asyncio.run, sealed_of(tmp_path, 5, LogSettings(seal_rows=2))).result() == [0, 2, 4]

@@ -35,6 +35,7 @@ LOW_PRIORITY = ("nice", "-n", "10")
 class Store:
     def __init__(self, config: Config, log: Log, state: State, turn: Turn) -> None:
         self._log = log
+        self._settings = config.log
         self._console = turn.console
         self._turn = turn
         self._saved = state.load()
@@ -169,6 +170,7 @@ class Store:
             *LOW_PRIORITY,
             *(sys.executable, "-m", "smbroker.log.lean", "smbroker.log.seal"),
             *(str(self._directory), *bases, "--until", str(until)),
+            *("--rows", str(self._settings.seal_rows), "--bytes", str(self._settings.seal_bytes)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
