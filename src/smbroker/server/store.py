@@ -128,7 +128,9 @@ class Store:
             more = False
             try:
                 more = await work()
-            except (LogError, OSError) as error:
+            except LogError as error:
+                self._complain(error.text)
+            except OSError as error:
                 self._complain(f"{trouble}: {error}")
             except Exception as bug:
                 self._turn.loop.call_exception_handler({"message": trouble, "exception": bug})
