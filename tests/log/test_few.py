@@ -59,6 +59,13 @@ def test_the_bytes_are_arrows(some: list[Columns], base: int) -> None:
     assert again.equals(batch.rows)
 
 
+@given(turns(), st.integers(0, 1 << 40))
+def test_they_are_the_same_with_breaths_in_between(some: list[Columns], base: int) -> None:
+    breaths: list[None] = []
+    assert encoded(some, base, 99, lambda: breaths.append(None)) == encoded(some, base, 99)
+    assert bool(breaths) == any(map(len, some))
+
+
 def columns(rows: int, payload: bytes, *, extra: Extra | None = None, client: str | None = None) -> Columns:
     origin = Origin.at(Dialect.MQTT, "127.0.0.1:1", client)
     lists = [b"t"] * rows, [payload] * rows, [Kind.BYTES] * rows, [origin] * rows

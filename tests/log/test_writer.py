@@ -5,6 +5,7 @@ import pytest
 from logkit import FailingDisk, QuickDisk, texts_of, turn
 
 from smbroker.log import arrays, few
+from smbroker.log import writer as writer_module
 from smbroker.log.disk import Disk
 from smbroker.log.log import Log
 from smbroker.log.settings import LogSettings
@@ -84,6 +85,22 @@ def test_many_threads_may_submit(tmp_path: Path) -> None:
     for number in range(4):
         assert [text for text in texts if text.startswith(f"{number}.")] == [f"{number}.{i}" for i in range(100)]
     assert log.pending_seals, "the writer rotates"
+    log.close()
+
+
+@pytest.mark.parametrize("hurried", [False, True])
+def test_others_go_on_during_a_commit_only_if_nobody_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hurried: bool
+) -> None:
+    breaths: list[None] = []
+    monkeypatch.setattr(writer_module, "_breathe", lambda: breaths.append(None))
+    log, writer = begun(tmp_path, QuickDisk(), Heard())
+    with writer._changed:  # both go into one commit
+        writer.submit(turn(["a"]), hurried=False)
+        writer.submit(turn(["b"]), hurried=hurried)
+    writer.close()
+    assert texts_of(log) == ["a", "b"]
+    assert bool(breaths) is not hurried
     log.close()
 
 

@@ -96,6 +96,23 @@ def test_only_what_is_like_the_one_before(house: House) -> None:
     assert lane.take(FRAME)
 
 
+def test_a_few_that_come_together_stay_on_it(house: House) -> None:
+    got = house.subscriber()
+    house.read()
+    lane, stats = house.lane(), house.turn.stats
+    assert lane
+    some = FRAME + HEAD + b"def" + FRAME
+    assert lane.take(some)
+    assert got.sent == [some]
+    house.turn.lanes.account()
+    assert (stats.received[Dialect.MQTT], stats.delivered[Dialect.MQTT], stats.bytes_in) == (3, 3, 9)
+    assert house.publisher.bytes_by_lane == len(some)
+    assert not lane.take(FRAME + b"\x31" + FRAME[1:]), "another flag"
+    assert not lane.take(FRAME + FRAME[:-1]), "cut off"
+    assert not lane.take(FRAME * (SMALL_READ // len(FRAME) + 1)), "work enough for a turn"
+    assert lane.take(FRAME)
+
+
 def test_only_while_reads_come_alone(house: House) -> None:
     house.subscriber()
     lane = house.lane()

@@ -1,11 +1,12 @@
 """Few rows as a message of the tail, made without Arrow, whose builders cost more than so few rows do.
 
 The bytes are those that `arrays` and `format` give (tests compare them). What is rare (properties, some clients
-without a name) is left to Arrow.
+without a name) is left to Arrow. It is work of some 0.2 ms that needs the interpreter; where nobody waits for it,
+others may have that in between (`breathe`).
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from smbroker.log.arrays import KINDS, same_extra, stamps, text, together
 from smbroker.log.format import PLAIN_ROWS, Frame, stamped
 from smbroker.log.layout import message
-from smbroker.model.message import Columns, Kind, Origin
+from smbroker.model.message import Columns, Extra, Kind, Origin
 
 MOST_ROWS = PLAIN_ROWS  # about where Arrow is as fast
 MOST_BYTES = 256 << 10  # of topics and payloads
@@ -26,39 +27,55 @@ class Column(NamedTuple):
     nulls: int = 0
 
 
-def encoded(turns: Sequence[Columns], base: int, tail: int) -> tuple[bytearray, int, int] | None:
+def encoded(
+    turns: Sequence[Columns], base: int, tail: int, breathe: Callable[[], None] = lambda: None
+) -> tuple[bytearray, int, int] | None:
     """One append without notes as a message, the number of its rows and the least ts; None: it is one for Arrow."""
     group = [columns for columns in turns if len(columns)]
     rows = sum(map(len, group))
     if not rows or rows > MOST_ROWS or sum(columns.bytes + columns.topic_bytes for columns in group) > MOST_BYTES:
         return None
+    breathe()
     extra, origins = same_extra(group), _origins(together([columns.origins for columns in group]))
     if extra is None or origins is None:
         return None
-    times = list(chain.from_iterable(columns.times for columns in group))
-    columns = [
-        Column((_NOTHING, array("q", range(base, base + rows)).tobytes())),
-        Column((_NOTHING, stamps(group))),
-        _strings(together([one.topics for one in group])),
-        _strings(together([one.payloads for one in group]), alike=False),
+    columns: list[Column] = []
+    for some in _columns(group, base, rows, origins, extra):
+        columns += some
+        breathe()
+    nodes = [*((rows, column.nulls) for column in columns), *_NO_NODES]
+    buffers = chain(chain.from_iterable(column.buffers for column in columns), _NO_PROPERTIES)
+    times = list(chain.from_iterable(one.times for one in group))
+    breathe()
+    header, pieces, frame = message(nodes, buffers, Frame(base, tail, min(times), max(times), rows), packed=False)
+    breathe()
+    joined = bytearray().join((header, *pieces))
+    breathe()
+    return stamped(joined, frame), rows, frame.first_ts
+
+
+def _columns(group: list[Columns], base: int, rows: int, origins: list[Column], extra: Extra) -> Iterator[list[Column]]:
+    """All of them, some at a time."""
+    yield []
+    yield [Column((_NOTHING, array("q", range(base, base + rows)).tobytes()))]
+    yield [Column((_NOTHING, stamps(group))), _strings(together([one.topics for one in group]))]
+    yield [_strings(together([one.payloads for one in group]))]
+    yield [
         _kinds(together([one.kinds for one in group])),
         *origins,
         Column((_NOTHING, (b"\xff" if extra.retain else b"\0") * ((rows + 7) // 8))),
         Column((_NOTHING, extra.qos.to_bytes(4, "little") * rows)),
         Column((_NOTHING, bytes(4 * (rows + 1)))),
     ]
-    frame = Frame(base, tail, min(times), max(times), rows)
-    nodes = [*((rows, column.nulls) for column in columns), *_NO_NODES]
-    buffers = chain(chain.from_iterable(column.buffers for column in columns), _NO_PROPERTIES)
-    header, pieces, frame = message(nodes, buffers, frame, packed=False)
-    return stamped(bytearray().join((header, *pieces)), frame), rows, frame.first_ts
 
 
-def _strings(values: list[bytes], alike: bool = True) -> Column:
-    """`alike`: they may well all be equal."""
-    if alike and values.count(values[0]) == len(values):
-        return _same(values[0], len(values))
-    return Column((_NOTHING, array("i", accumulate(map(len, values), initial=0)).tobytes(), b"".join(values)))
+def _strings(values: list[bytes]) -> Column:
+    rows, size = len(values), len(values[0])
+    if values.count(values[0]) == rows:
+        return _same(values[0], rows)
+    alike = set(map(len, values)) == {size}
+    ends = _ends(size)[: 4 * (rows + 1)] if alike else array("i", accumulate(map(len, values), initial=0)).tobytes()
+    return Column((_NOTHING, ends, b"".join(values)))
 
 
 def _same(value: bytes, rows: int) -> Column:

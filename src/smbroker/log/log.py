@@ -113,8 +113,12 @@ class Log:
         """The first offset that retention has left."""
         return self._mark.mark.first
 
-    def append(self, turns: Sequence[Columns], notes: Sequence[Note] = ()) -> int:
-        """All of it is on disk, or LogError and none of it is in the log. Returns the first message's offset."""
+    def append(
+        self, turns: Sequence[Columns], notes: Sequence[Note] = (), breathe: Callable[[], None] = lambda: None
+    ) -> int:
+        """All of it is on disk, or LogError and none of it is in the log. Returns the first message's offset.
+
+        `breathe` is called now and then while few messages are laid out."""
         with self._busy:
             base = self.next_offset
             if not notes and not any(map(len, turns)):
@@ -123,12 +127,13 @@ class Log:
                 tail = self._tail or self._begin_tail()
             except OSError as error:
                 raise _refused(error, "appended to") from error
-            messages, next_, first_ts = _encoded(turns, notes, base, tail.tail)
+            messages, next_, first_ts = _encoded(turns, notes, base, tail.tail, breathe)
             try:
                 length = self._write(tail, messages)
                 if length > tail.room and length - tail.length < SMALL:
                     self._make_room(tail, length)
                 self._disk.sync_data(tail.handle)
+                breathe()
                 self._mark.publish(self._mark.mark._replace(next=next_, tail=tail.tail, tail_bytes=length, cut=False))
             except OSError as error:
                 self._give_up(tail)
@@ -362,9 +367,11 @@ class _Range(NamedTuple):
     end: int
 
 
-def _encoded(turns: Sequence[Columns], notes: Sequence[Note], base: int, tail: int) -> tuple[list[Piece], int, int]:
+def _encoded(
+    turns: Sequence[Columns], notes: Sequence[Note], base: int, tail: int, breathe: Callable[[], None] = lambda: None
+) -> tuple[list[Piece], int, int]:
     """The messages of one append in pieces, the offset after them and the least ts. Notes go with the last one."""
-    few = None if notes else encoded(turns, base, tail)
+    few = None if notes else encoded(turns, base, tail, breathe)
     if few:
         message, rows, first_ts = few
         return [message], base + rows, first_ts

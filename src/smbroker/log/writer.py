@@ -1,5 +1,7 @@
 """The group committer: a thread that appends all that has queued up under one sync.
 
+Where nobody waits for a commit its thread lets others have the interpreter in between (`BREATH`).
+
 `submit` is for any thread and never waits. Callbacks come in the writer's thread, one call per
 commit with all its entries. After a disk error what is queued and what is submitted is refused
 at once, until a probe, every `retry` seconds, finds that the disk takes writes again.
@@ -17,6 +19,7 @@ from smbroker.model.errors import LogError
 from smbroker.model.message import Columns
 
 COMMIT_BYTES = 32 << 20  # payload bytes taken into one commit: a flood must not hold up the acks before it
+BREATH = 2e-5  # seconds, some 70 µs in truth
 RETRY = 1.0  # seconds between probes of a disk that refused
 
 
@@ -28,6 +31,7 @@ class Entry:
     notes: Sequence[Note]
     ticket: object  # the caller's own
     size: int
+    hurried: bool  # someone waits
     offset: int = -1  # of the first message, once committed
 
 
@@ -60,10 +64,15 @@ class Writer:
         self._thread.start()
 
     def submit(
-        self, columns: Columns, notes: Sequence[Note] = (), ticket: object = None, size: int | None = None
+        self,
+        columns: Columns,
+        notes: Sequence[Note] = (),
+        ticket: object = None,
+        size: int | None = None,
+        hurried: bool = True,
     ) -> Entry:
         """Queues; the entry comes back through a callback. `size`: payload bytes, if the caller has counted them."""
-        entry = Entry(columns, notes, ticket, columns.bytes if size is None else size)
+        entry = Entry(columns, notes, ticket, columns.bytes if size is None else size, hurried)
         with self._changed:
             if self._closing:
                 raise LogError("closed", "the log is closed")
@@ -122,9 +131,10 @@ class Writer:
 
     def _commit(self, entries: list[Entry]) -> None:
         notes = [note for entry in entries for note in entry.notes]
+        hurried = any(entry.hurried for entry in entries)
         started = time.perf_counter()
         try:
-            offset = self._log.append([entry.columns for entry in entries], notes)
+            offset = self._log.append([entry.columns for entry in entries], notes, _go_on if hurried else _breathe)
         except LogError:
             raise
         except Exception as bug:  # nothing of it is in the log; those who wait must hear of it, and the others go on
@@ -168,3 +178,11 @@ class Writer:
             return
         self.failed = None
         self._on_state(None)
+
+
+def _go_on() -> None:
+    pass
+
+
+def _breathe() -> None:
+    time.sleep(BREATH)

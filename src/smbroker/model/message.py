@@ -152,6 +152,7 @@ class Columns:
         self.kinds += other.kinds
         self.origins += other.origins
         self.stamps += other.stamps or [other.received] * count
+        self._bytes = max(self._bytes, 0) + other.bytes
         if extras := other.extras:
             self.extras.update({row + at: extra for at, extra in extras.items()})
         self.received = other.received
@@ -163,6 +164,7 @@ class Columns:
         self.kinds.append(Kind.BYTES)
         self.origins.append(origin)
         self.stamps.append(received)
+        self._bytes = max(self._bytes, 0) + len(payload)
         self.received = received
 
     def add_packets(

@@ -19,8 +19,9 @@ from smbroker.log.format import Note
 from smbroker.log.log import Log
 from smbroker.log.writer import Entry, Writer
 from smbroker.model.errors import LogError
-from smbroker.model.message import Columns
+from smbroker.model.message import Columns, Origin
 from smbroker.model.stats import Stats
+from smbroker.model.topic import Topic
 from smbroker.server.client import Client
 from smbroker.server.console import Console
 from smbroker.server.recent import Recent
@@ -31,11 +32,12 @@ Told: TypeAlias = Callable[[int | LogError | None], None]
 
 BEHIND = 64 << 20  # bytes that wait to be written when reading from publishers pauses
 CAUGHT_UP = 16 << 20  # … and goes on
-LINGER = 0.05  # seconds that messages may gather when nobody waits for their commit
+LINGER = 0.1  # seconds that messages may gather when nobody waits for their commit
 ROW_BYTES = 100  # what a message takes besides its topic and payload
 WIRE_BYTES = 200  # what one or several that came as packets take besides
 FLUSH_ROWS, FLUSH_BYTES = 500, 1 << 20  # delivered before outboxes are flushed
 ENOUGH, ENOUGH_BYTES = 10_000, 16 << 20  # messages, or bytes of their payloads, that need not gather any more
+FEW = 500  # messages that came alone, which the log lays out without holding up others (`log/few.py`)
 SMALL_ROWS, SMALL_BYTES = 20, 4 << 10  # of a turn that is put together with others: each by itself would cost more
 
 
@@ -65,6 +67,7 @@ class Commits:
         self._refuse = refuse
         self._submitted: deque[Sequence[Ack] | Callable[[], None]] = deque()  # callbacks wait for those before them
         self._gathered: list[tuple[Columns, Told | None, Sequence[Note]]] = []
+        self._hurried = False  # someone waits for some of them
         self._small: Columns | None = None  # the last of them, if it takes further small turns
         self._rows = self._bytes = 0
         self._delivered_rows = self._delivered_bytes = 0
@@ -105,41 +108,61 @@ class Commits:
             if told:
                 told(self.failed)
             return
-        waited_for = acks or told or notes or not self._feed.empty
+        waited_for = bool(acks or told or notes or not self._feed.empty)
+        self._hurried |= waited_for
         self._rows += len(columns)
         self._bytes += columns.bytes
         if not waited_for and len(columns) <= SMALL_ROWS and columns.bytes <= SMALL_BYTES:
-            self._gather(columns)
+            small = self._begin_small() if self._small is None else self._small
+            small.gather(columns)
         else:
             self._small = None
             self._submitted.append(acks)
             self._gathered.append((columns, told, notes))
         if waited_for or self._rows >= ENOUGH or self._bytes >= ENOUGH_BYTES:
             self.hand_over()
-        elif self._timer is None:
-            self._timer = self._loop.call_later(LINGER, self.hand_over)
+        else:
+            self._linger()
 
-    def _gather(self, columns: Columns) -> None:
-        if self._small is None:
-            self._small = Columns()
-            self._submitted.append(())
-            self._gathered.append((self._small, None, ()))
-        self._small.gather(columns)
+    def keep(self, topic: Topic, payload: bytes, origin: Origin) -> None:
+        """One message that nobody waits for, short and without what only some have."""
+        if self.failed:
+            self.stats.not_logged += 1
+            return
+        small = self._small
+        if small is None:
+            small = self._begin_small()
+            self._linger()
+        small.add(topic, payload, origin, time.time_ns() // 1000)
+        if len(small.topics) == FEW:
+            self.hand_over()
+
+    def _begin_small(self) -> Columns:
+        self._small = small = Columns()
+        self._submitted.append(())
+        self._gathered.append((small, None, ()))
+        return small
+
+    def _linger(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(LINGER, self.hand_over)
 
     def hand_over(self) -> None:
         if self._timer:
             self._timer.cancel()
             self._timer = None
         gathered, self._gathered = self._gathered, []
+        hurried, self._hurried = self._hurried, False
         self._rows = self._bytes = 0
         self._small = None
         for columns, told, notes in gathered:
-            self._writer.submit(columns, notes, told, size_of(columns))
+            self._writer.submit(columns, notes, told, size_of(columns), hurried)
 
     def after(self, callback: Callable[[], None]) -> None:
         """Calls back when everything submitted so far is committed or has failed."""
         if self._submitted:
             self._submitted.append(callback)
+            self._hurried = True
             self.hand_over()
         else:
             callback()
@@ -152,7 +175,7 @@ class Commits:
         self._writer.close()
 
     def _committed(self, entries: list[Entry]) -> None:
-        self.stats.commits.add(time.time() - entries[0].columns.times[0] / 1e6)
+        self.stats.commits.add(time.time() - entries[0].columns.ts(0) / 1e6)
         for entry in entries:
             self._release(self._next_acks())  # first, for a publisher that is subscribed too
             if len(entry.columns):

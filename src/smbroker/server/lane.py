@@ -2,12 +2,12 @@
 
 Most of what small devices send is like that, and then a turn costs several times what the message itself does. So,
 while reads come alone (`Turn.lone`), it leaves by a lane: the frame as it came, at once, to subscribers who take it so.
-What does not concern them, counting and the log, is done for many together (`Lanes.account`). A lane is made for who
-is subscribed and what is allowed at the time, and closed when that changes.
+The log gathers it with others (`Commits.keep`), and it is counted with others too, by the next turn or when someone
+wants to know (`Lanes.account`). After a moment in which nothing could be read a few come together: they stay on the
+lane. A lane is made for who is subscribed and what is allowed at the time, and closed when that changes.
 """
 
 import asyncio
-import time
 from collections.abc import Hashable
 from os import write
 from typing import TYPE_CHECKING, TypeAlias
@@ -15,10 +15,8 @@ from weakref import WeakSet
 
 from smbroker.core.delivery import Group
 from smbroker.core.outbox import Outbox
-from smbroker.model.message import Columns
 from smbroker.model.topic import Topic
 from smbroker.server.client import Client
-from smbroker.server.commits import LINGER
 
 if TYPE_CHECKING:
     from smbroker.server.turn import Turn
@@ -56,8 +54,9 @@ class Lane:
     def take(self, data: bytes) -> bool:
         """Whether it could leave this way. One piece, since caches are cold between messages that come alone: each
         function that is called costs more than what it does."""
-        turn, ways, size = self._turn, self._ways, self.size
-        if ways is None or not turn.lone or turn.scheduled or len(data) != size or not data.startswith(self._beginning):
+        turn, ways, size, length = self._turn, self._ways, self.size, len(data)
+        alike = data.startswith(self._beginning) and (length == size or self._several(data))
+        if ways is None or not turn.lone or turn.scheduled or not alike:
             return False
         for outbox, transport, handle in ways:
             if transport is None or outbox.frames or transport.is_closing() or transport.get_write_buffer_size():
@@ -67,18 +66,26 @@ class Lane:
                 sent = write(handle, data)
             except OSError:
                 sent = 0  # the transport will find out why
-            if sent < size:
+            if sent < length:
                 transport.write(data[sent:])
-            self.sent += size
+            self.sent += length
         if not self.messages:
-            self._lanes.begin(self)
-        self.messages += 1
+            self._lanes.used.append(self)
+        self.messages += length // size
         if turn.commits:
-            self._lanes.keep(self, data)
+            for end in range(size, length + 1, size):
+                turn.commits.keep(self.topic, data[end - size + self.head : end], self.client.origin)
         turn.at_once += 1
         if turn.at_once > LONE_READS:
             turn.look_around()
         return True
+
+    def _several(self, data: bytes) -> bool:
+        """A few frames, each as long and with the same beginning."""
+        length, size, beginning = len(data), self.size, self._beginning
+        if length > SMALL_READ or length % size:
+            return False
+        return all(data.startswith(beginning, start) for start in range(0, length, size))
 
     def close(self) -> None:
         """For good."""
@@ -88,14 +95,12 @@ class Lane:
 class Lanes:
     """Those of a turn, and what has left by them and is not accounted for yet."""
 
-    __slots__ = ("_lingers", "_open", "_passed", "_turn", "_used")
+    __slots__ = ("_open", "_turn", "used")
 
     def __init__(self, turn: "Turn") -> None:
         self._turn = turn
         self._open: WeakSet[Lane] = WeakSet()
-        self._used: list[Lane] = []  # by which messages have left that are not accounted for yet
-        self._passed = Columns()  # these, if there is a log
-        self._lingers = False  # until they are accounted for
+        self.used: list[Lane] = []  # by which messages have left that are not accounted for yet
 
     def new(self, client: Client, topic: Topic, framing: Hashable, beginning: bytes, size: int) -> Lane | None:
         """For messages of the client that are framed so, while nobody but their subscribers waits for them."""
@@ -109,17 +114,6 @@ class Lanes:
         self._open.add(lane)
         return lane
 
-    def begin(self, lane: Lane) -> None:
-        """It is used, and will have to be accounted for."""
-        self._used.append(lane)
-        if not self._lingers:
-            self._lingers = True
-            self._turn.loop.call_later(LINGER, self._lingered)
-
-    def keep(self, lane: Lane, frame: bytes) -> None:
-        """For the log."""
-        self._passed.add(lane.topic, frame[lane.head :], lane.client.origin, time.time_ns() // 1000)
-
     def close(self) -> None:
         """It may have changed who gets what."""
         for lane in self._open:
@@ -127,10 +121,8 @@ class Lanes:
         self._open.clear()
 
     def account(self) -> None:
-        """Counts what has left, and hands it to the log."""
-        if not self._used:
-            return
-        used, self._used = self._used, []
+        """Counts what has left."""
+        used, self.used = self.used, []
         turn = self._turn
         stats = turn.stats
         for lane in used:
@@ -141,17 +133,6 @@ class Lanes:
             stats.bytes_in += messages * (lane.size - lane.head)
             stats.bytes_out += lane.sent
             lane.sent = 0
-        if turn.commits:
-            passed, self._passed = self._passed, Columns()
-            turn.commits.submit(passed, ())
-            if turn.behind:
-                turn.lone = False  # reads go through turns, where they pause
-
-    def _lingered(self) -> None:
-        self._lingers = False
-        self.account()
-        if self._turn.commits:
-            self._turn.commits.hand_over()
 
 
 def _way(outbox: Outbox) -> Way:
