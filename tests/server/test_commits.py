@@ -1,5 +1,6 @@
 """How messages gather on their way to the log: by hand, with a real log and the broker's own turn."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from smbroker.log.log import Log
 from smbroker.model.errors import LogError
 from smbroker.model.message import Columns, Dialect, Kind, Origin
 from smbroker.model.stats import Stats
-from smbroker.server.commits import FEW, SMALL_ROWS, Commits
+from smbroker.server.commits import FEW, LINGER, SMALL_ROWS, SOON, Commits
 from smbroker.server.console import Console
 
 ORIGIN = Origin(Dialect.MQTT, "127.0.0.1", 1)
@@ -42,6 +43,14 @@ class House:
         payloads = [text.encode() for text in texts]
         count = len(payloads)
         self.commits.submit(Columns(1, [b"t"] * count, payloads, [Kind.BYTES] * count, [ORIGIN] * count), ())
+
+    @property
+    def waiting(self) -> int:
+        return sum(len(columns) for columns, *_ in self.commits._gathered)
+
+    def pass_time(self, seconds: float) -> None:
+        """What is due is done, however long it takes."""
+        self.loop.run_until_complete(asyncio.sleep(seconds))
 
     def close(self) -> None:
         self.commits.hand_over()
@@ -76,12 +85,31 @@ def test_a_large_turn_comes_between(house: House) -> None:
     assert texts_of(house.log) == ["a", *large, "b"]
 
 
-def test_they_need_not_gather_any_longer_than_is_easy_to_lay_out(house: House) -> None:
-    texts = [str(number) for number in range(FEW + 1)]
-    house.keep(*texts)
-    assert [len(columns) for columns, *_ in house.commits._gathered] == [1]
+def test_many_do_not_gather_for_the_whole_time(house: House) -> None:
+    texts = [str(number) for number in range(2 * FEW)]
+    house.keep(*texts[:FEW])
+    house.turn("x")
+    assert house.waiting == FEW + 1, "so soon more may come"
+    house.pass_time(SOON + 0.01)
+    assert house.waiting == 0
+    house.keep("y")
+    house.pass_time(SOON + 0.01)
+    assert house.waiting == 1
+    house.turn(*texts[FEW:])
+    house.pass_time(0.01)
+    assert house.waiting == 0
     house.close()
-    assert texts_of(house.log) == texts
+    assert texts_of(house.log) == [*texts[:FEW], "x", "y", *texts[FEW:]]
+
+
+@pytest.mark.parametrize("wait", [LINGER, SOON])
+def test_few_gather_until_it_is_time(house: House, wait: float) -> None:
+    house.commits.linger = wait
+    house.keep("a")
+    house.pass_time(wait + 0.02)
+    assert house.waiting == 0
+    house.close()
+    assert texts_of(house.log) == ["a"]
 
 
 def test_while_the_log_takes_none_they_are_counted(house: House) -> None:

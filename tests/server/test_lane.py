@@ -1,5 +1,6 @@
 """When a message may leave by a lane: by hand, with the broker's own turn and a client that notes what it is sent."""
 
+import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from smbroker.model.message import Dialect, Kind, Origin
 from smbroker.server.client import Client
 from smbroker.server.config import Config
 from smbroker.server.console import Console
-from smbroker.server.lane import LONE_READS, SMALL_READ, Lane
+from smbroker.server.lane import ACCOUNT, LONE_READS, SMALL_READ, Lane
 from smbroker.server.mqtt.session import FRAMINGS
 from smbroker.server.turn import MAX_TURN, ROW_BYTES, Turn
 
@@ -84,6 +85,19 @@ def test_it_leaves_at_once_and_is_counted_later(house: House) -> None:
     assert house.publisher.bytes_by_lane == 2 * len(FRAME)
     house.turn.lanes.account()
     assert stats.received[Dialect.MQTT] == 2
+
+
+def test_it_is_counted_after_a_while_even_if_nobody_asks(house: House) -> None:
+    """Keep-alive depends on it."""
+    house.subscriber()
+    house.read()
+    lane = house.lane()
+    assert lane
+    for _ in range(2):
+        assert lane.take(FRAME)
+        house.loop.run_until_complete(asyncio.sleep(ACCOUNT + 0.05))
+        assert house.publisher.bytes_by_lane == len(FRAME)
+        house.publisher.bytes_by_lane = 0
 
 
 def test_only_what_is_like_the_one_before(house: House) -> None:

@@ -1,7 +1,7 @@
 """Between the turn and the log: columns go in, and come back once they are on disk.
 
 A turn's columns are handed to the writing thread at once if someone waits for them: an acknowledgement,
-or a subscriber that is fed from the log. Otherwise they gather for some milliseconds, because a commit
+or a subscriber that is fed from the log. Otherwise they gather for up to a tenth of a second, because a commit
 costs the same for one message as for hundreds; the rows of small turns become one. When
 they are committed, the acknowledgements are released, those who are fed from the log get them, and they
 stay in memory for a while (`recent`). While the log cannot take messages (`failed`) nothing is handed
@@ -32,12 +32,13 @@ Told: TypeAlias = Callable[[int | LogError | None], None]
 
 BEHIND = 64 << 20  # bytes that wait to be written when reading from publishers pauses
 CAUGHT_UP = 16 << 20  # … and goes on
-LINGER = 0.1  # seconds that messages may gather when nobody waits for their commit
+LINGER = 0.1  # seconds that messages may gather when nobody waits for their commit …
+SOON = 0.05  # … while streams of HTTP are open, which show what is committed; or if there are …
+FEW = 500  # … as many as the log can lay out without holding up others (`log/few.py`)
 ROW_BYTES = 100  # what a message takes besides its topic and payload
 WIRE_BYTES = 200  # what one or several that came as packets take besides
 FLUSH_ROWS, FLUSH_BYTES = 500, 1 << 20  # delivered before outboxes are flushed
 ENOUGH, ENOUGH_BYTES = 10_000, 16 << 20  # messages, or bytes of their payloads, that need not gather any more
-FEW = 500  # messages that came alone, which the log lays out without holding up others (`log/few.py`)
 SMALL_ROWS, SMALL_BYTES = 20, 4 << 10  # of a turn that is put together with others: each by itself would cost more
 
 
@@ -72,6 +73,8 @@ class Commits:
         self._rows = self._bytes = 0
         self._delivered_rows = self._delivered_bytes = 0
         self._timer: TimerHandle | None = None
+        self._soon = 0.0  # when those that gather will have gathered for SOON; 0: they do not any longer than that
+        self.linger = LINGER
         self._paused: list[Callable[[], None]] = []
         self.on_commit: Callable[[], None] = lambda: None  # after each commit, with `recent` up to date
         told = loop.call_soon_threadsafe
@@ -129,13 +132,11 @@ class Commits:
         if self.failed:
             self.stats.not_logged += 1
             return
-        small = self._small
-        if small is None:
-            small = self._begin_small()
-            self._linger()
+        small = self._begin_small() if self._small is None else self._small
         small.add(topic, payload, origin, time.time_ns() // 1000)
-        if len(small.topics) == FEW:
-            self.hand_over()
+        self._rows += 1
+        if self._timer is None or self._rows >= FEW:
+            self._linger()
 
     def _begin_small(self) -> Columns:
         self._small = small = Columns()
@@ -144,8 +145,14 @@ class Commits:
         return small
 
     def _linger(self) -> None:
+        """Until it is time. At high rates SOON is best: commits may be large, and are not many."""
         if self._timer is None:
-            self._timer = self._loop.call_later(LINGER, self.hand_over)
+            self._timer = self._loop.call_later(self.linger, self.hand_over)
+            self._soon = self._loop.time() + SOON
+        elif self._soon and self._rows >= FEW:
+            self._timer.cancel()
+            self._timer = self._loop.call_at(self._soon, self.hand_over)
+            self._soon = 0.0
 
     def hand_over(self) -> None:
         if self._timer:

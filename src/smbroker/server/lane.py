@@ -2,9 +2,10 @@
 
 Most of what small devices send is like that, and then a turn costs several times what the message itself does. So,
 while reads come alone (`Turn.lone`), it leaves by a lane: the frame as it came, at once, to subscribers who take it so.
-The log gathers it with others (`Commits.keep`), and it is counted with others too, by the next turn or when someone
-wants to know (`Lanes.account`). After a moment in which nothing could be read a few come together: they stay on the
-lane. A lane is made for who is subscribed and what is allowed at the time, and closed when that changes.
+The log gathers it with others (`Commits.keep`), and it is counted with others too, by the next turn, a little later
+or when someone wants to know (`Lanes.account`). After a moment in which nothing could be read a few come together:
+they stay on the lane. A lane is made for who is subscribed and what is allowed at the time, and closed when that
+changes.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ Way: TypeAlias = tuple[Outbox, asyncio.Transport | None, int]
 """To a subscriber: past its transport, whose descriptor this is; without, through its outbox."""
 
 LONE_READS = 100  # that have a turn each, or none, before one waits for others
+ACCOUNT = 0.25  # seconds until what has left is counted at the latest, and its client known to be alive
 SMALL_READ = 4_096  # bytes: with more there is work enough for a turn of several reads
 
 
@@ -70,7 +72,7 @@ class Lane:
                 transport.write(data[sent:])
             self.sent += length
         if not self.messages:
-            self._lanes.used.append(self)
+            self._lanes.begin(self)
         self.messages += length // size
         if turn.commits:
             for end in range(size, length + 1, size):
@@ -95,12 +97,13 @@ class Lane:
 class Lanes:
     """Those of a turn, and what has left by them and is not accounted for yet."""
 
-    __slots__ = ("_open", "_turn", "used")
+    __slots__ = ("_due", "_open", "_turn", "_used")
 
     def __init__(self, turn: "Turn") -> None:
         self._turn = turn
         self._open: WeakSet[Lane] = WeakSet()
-        self.used: list[Lane] = []  # by which messages have left that are not accounted for yet
+        self._used: list[Lane] = []  # by which messages have left that are not accounted for yet
+        self._due = False  # they will be, after a while
 
     def new(self, client: Client, topic: Topic, framing: Hashable, beginning: bytes, size: int) -> Lane | None:
         """For messages of the client that are framed so, while nobody but their subscribers waits for them."""
@@ -114,6 +117,17 @@ class Lanes:
         self._open.add(lane)
         return lane
 
+    def begin(self, lane: Lane) -> None:
+        """It is used, and will have to be accounted for."""
+        self._used.append(lane)
+        if not self._due:
+            self._due = True
+            self._turn.loop.call_later(ACCOUNT, self._account_due)
+
+    def _account_due(self) -> None:
+        self._due = False
+        self.account()
+
     def close(self) -> None:
         """It may have changed who gets what."""
         for lane in self._open:
@@ -122,7 +136,7 @@ class Lanes:
 
     def account(self) -> None:
         """Counts what has left."""
-        used, self.used = self.used, []
+        used, self._used = self._used, []
         turn = self._turn
         stats = turn.stats
         for lane in used:

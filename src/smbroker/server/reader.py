@@ -32,7 +32,7 @@ from smbroker.model.filter import Filter
 from smbroker.model.grant import Grant
 from smbroker.model.message import Columns, Dialect
 from smbroker.model.rights import ALL, Permit
-from smbroker.server.commits import size_of
+from smbroker.server.commits import LINGER, SOON, size_of
 from smbroker.server.config import Config
 from smbroker.server.recent import Recent
 from smbroker.server.store import Store
@@ -186,6 +186,8 @@ class Reader:
     def count_streams(self, step: int) -> None:
         self.streams += step
         self._turn.tell_relayed(self._relayed if self.streams and not self._store else None)
+        if self._store:
+            self._store.commits.linger = SOON if self.streams else LINGER
 
     def _relayed(self, columns: Columns) -> None:
         self.recent.add(self.recent.next, columns, size_of(columns))
