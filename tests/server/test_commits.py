@@ -1,6 +1,5 @@
 """How messages gather on their way to the log: by hand, with a real log and the broker's own turn."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 import uvloop
 
 from log.logkit import texts_of
+from server.passing import pass_time
 from smbroker.core.delivery import Delivery
 from smbroker.log.log import Log
 from smbroker.model.errors import LogError
@@ -48,10 +48,6 @@ class House:
     def waiting(self) -> int:
         return sum(len(columns) for columns, *_ in self.commits._gathered)
 
-    def pass_time(self, seconds: float) -> None:
-        """What is due is done, however long it takes."""
-        self.loop.run_until_complete(asyncio.sleep(seconds))
-
     def close(self) -> None:
         self.commits.hand_over()
         self.commits.close()
@@ -90,13 +86,13 @@ def test_many_do_not_gather_for_the_whole_time(house: House) -> None:
     house.keep(*texts[:FEW])
     house.turn("x")
     assert house.waiting == FEW + 1, "so soon more may come"
-    house.pass_time(SOON + 0.01)
+    pass_time(house.loop, SOON + 0.01)
     assert house.waiting == 0
     house.keep("y")
-    house.pass_time(SOON + 0.01)
+    pass_time(house.loop, SOON + 0.01)
     assert house.waiting == 1
     house.turn(*texts[FEW:])
-    house.pass_time(0.01)
+    pass_time(house.loop, 0.01)
     assert house.waiting == 0
     house.close()
     assert texts_of(house.log) == [*texts[:FEW], "x", "y", *texts[FEW:]]
@@ -106,7 +102,7 @@ def test_many_do_not_gather_for_the_whole_time(house: House) -> None:
 def test_few_gather_until_it_is_time(house: House, wait: float) -> None:
     house.commits.linger = wait
     house.keep("a")
-    house.pass_time(wait + 0.02)
+    pass_time(house.loop, wait + 0.02)
     assert house.waiting == 0
     house.close()
     assert texts_of(house.log) == ["a"]

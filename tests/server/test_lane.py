@@ -1,6 +1,5 @@
 """When a message may leave by a lane: by hand, with the broker's own turn and a client that notes what it is sent."""
 
-import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
@@ -8,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import uvloop
 
+from server.passing import pass_time
 from smbroker.core.sessions import Session
 from smbroker.model.filter import exact
 from smbroker.model.grant import EVERYTHING
@@ -95,7 +95,7 @@ def test_it_is_counted_after_a_while_even_if_nobody_asks(house: House) -> None:
     assert lane
     for _ in range(2):
         assert lane.take(FRAME)
-        house.loop.run_until_complete(asyncio.sleep(ACCOUNT + 0.05))
+        pass_time(house.loop, ACCOUNT + 0.05)
         assert house.publisher.bytes_by_lane == len(FRAME)
         house.publisher.bytes_by_lane = 0
 
