@@ -11,7 +11,7 @@ from typing import NamedTuple
 from report import table
 from rounds import RunFailed, Spread
 
-MOVED = 0.15  # a median that differs by more than this share has moved
+MOVED = 0.15  # one that differs by more than this share has moved
 
 
 class Change(NamedTuple):
@@ -22,7 +22,7 @@ class Change(NamedTuple):
 
     @property
     def share(self) -> float:
-        return self.now["median"] / self.before["median"] - 1
+        return self.now["middle"] / self.before["middle"] - 1
 
     @property
     def verdict(self) -> str:
@@ -66,4 +66,4 @@ def _names(ratio: dict) -> tuple[str, str, str]:
 
 
 def _text(spread: Spread) -> str:
-    return f"{spread['median']:.2f} ({spread['least']:.2f}–{spread['most']:.2f})"
+    return f"{spread['middle']:.2f} ({spread['least']:.2f}–{spread['most']:.2f})"

@@ -21,7 +21,7 @@ def svg(cases: Sequence[Case], results: Sequence[dict]) -> str:
         if result["name"] not in titles or len(sides) < 2:
             continue
         parts.append(f'<text x="0" y="{y}" class="case">{escape(titles[result["name"]])}</text>')
-        best = max(spread["median"] for _, spread in sides)
+        best = max(spread["middle"] for _, spread in sides)
         for name, spread in sides:
             y += BAR + 4
             parts += bar(name, spread, best, y)
@@ -33,12 +33,12 @@ def svg(cases: Sequence[Case], results: Sequence[dict]) -> str:
 
 def bar(name: str, spread: dict, best: float, y: int) -> list[str]:
     room = WIDTH - LEFT - 110
-    length, least, most = (max(spread[key] / best, 0.002) * room for key in ("median", "least", "most"))
+    length, least, most = (max(spread[key] / best, 0.002) * room for key in ("middle", "least", "most"))
     middle = y - BAR / 2 + 2
     colour = LOGGED if name.endswith(("log on", "on disk")) else OURS if name.startswith("SMB") else OTHER
     return [
         f'<text x="{LEFT - 8}" y="{y}" text-anchor="end">{escape(name)}</text>',
         f'<rect x="{LEFT}" y="{y - BAR + 4}" width="{length:.1f}" height="{BAR - 4}" rx="2" fill="{colour}"/>',
         f'<path d="M{LEFT + least:.1f} {middle}H{LEFT + min(most, room + 8):.1f}" stroke="#1b2430" opacity=".5"/>',
-        f'<text x="{LEFT + max(length, min(most, room)) + 12:.1f}" y="{y}">{shown(spread["median"])}/s</text>',
+        f'<text x="{LEFT + max(length, min(most, room)) + 12:.1f}" y="{y}">{shown(spread["middle"])}/s</text>',
     ]

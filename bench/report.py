@@ -84,7 +84,7 @@ def load_table(done: Sequence[tuple[Case, dict]]) -> str:
 def load_row(name: str, side: dict, failed: str | None) -> list[str]:
     if failed or not side["spread"]:
         return [name, side["name"], f"failed: {failed}", *[""] * 5]
-    middle = {key: each["median"] for key, each in side["spread"].items()}
+    middle = {key: each["middle"] for key, each in side["spread"].items()}
     marks = "†" * (middle["generator_share"] > GENERATOR_LIMIT)
     marks += "*" * (side["spread"]["others_share"]["most"] > OTHERS_LIMIT)
     return [
@@ -116,7 +116,7 @@ def ratio_row(case: Case, result: dict) -> list[str]:
 
 
 def ratio_text(ratio: Spread | None) -> str:
-    return f"**{ratio['median']:.2f}** ({ratio['least']:.2f}–{ratio['most']:.2f})" if ratio else "–"
+    return f"**{ratio['middle']:.2f}** ({ratio['least']:.2f}–{ratio['most']:.2f})" if ratio else "–"
 
 
 def figure_table(done: Sequence[tuple[Case, dict]]) -> str:
@@ -127,12 +127,12 @@ def figure_table(done: Sequence[tuple[Case, dict]]) -> str:
                 rows.append([case.name, side["name"], f"failed: {failed}", "", ""])
                 continue
             rows += [figure_row(case, side, figure) for figure in case.figures]
-    return table(("case", "side", "figure", "median (least–most)", "wanted"), 3, rows)
+    return table(("case", "side", "figure", "middle (least–most)", "wanted"), 3, rows)
 
 
 def figure_row(case: Case, side: dict, figure: Figure) -> list[str]:
     spread = side["spread"][figure.key]
-    middle, least, most = (with_unit(spread[key], figure.unit) for key in ("median", "least", "most"))
+    middle, least, most = (with_unit(spread[key], figure.unit) for key in ("middle", "least", "most"))
     wanted = wanted_text(figure.wanted, spread, figure.unit)
     return [case.name, side["name"], figure.title, f"**{middle}** ({least}–{most})", wanted]
 
@@ -141,7 +141,7 @@ def wanted_text(wanted: Wanted, spread: Spread | None, unit: str) -> str:
     if spread is None or (wanted.least is None and wanted.most is None):
         return ""
     bound = f"≥ {with_unit(wanted.least, unit)}" if wanted.least is not None else f"≤ {with_unit(wanted.most, unit)}"
-    return f"{bound} {'✓' if wanted.met(spread['median']) else '✗'}"
+    return f"{bound} {'✓' if wanted.met(spread['middle']) else '✗'}"
 
 
 def with_unit(value: float, unit: str) -> str:

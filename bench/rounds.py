@@ -1,10 +1,10 @@
-"""Rounds: the sides of a case take turns (A, B, A, B, …), and a ratio is the median of the rounds' ratios.
+"""Rounds: the sides of a case take turns (A, B, A, B, …), and a ratio is that of their middles.
 
-Two runs side by side in time share whatever else the machine was doing, so their ratio is worth more
-than that of two medians. For the same reason a run under load is made of short pieces: all sides are up, and
-one has its piece after the other, several times, each time in another order: what a side leaves behind (warm or
-cold caches, a busy disk) is not always the same other's. The ratio of two such runs is the median of their
-pieces' ratios.
+What is side by side in time shares whatever else the machine was doing. So a run under load is made of short
+pieces: all sides are up, and one has its piece after the other, several times, each time in another order: what a
+side leaves behind (warm or cold caches, a busy disk) is not always the same other's. The middle of a side is the
+mean of the middle half of its pieces, of all rounds: pieces often come in two kinds, quick and held up, and a
+median then tells by chance of one or of the other.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +12,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from statistics import median
+from statistics import mean
 from typing import Any, Protocol, TypeAlias
 
 from smbroker.model.errors import LogError
 
 Run: TypeAlias = dict[str, Any]  # what one run of one side gave: numbers, and under PIECES those of its pieces, by key
-Spread: TypeAlias = dict[str, float]  # median, least, most
+Spread: TypeAlias = dict[str, float]  # middle, least, most
 
 OUT = "out_per_s"  # deliveries or acknowledgements
 COST = "us_per_answer"  # the time that one of them takes
@@ -205,17 +205,29 @@ def compared(ratio: Ratio, over: Sequence[Run], under: Sequence[Run]) -> dict:
 
 
 def ratio_of(over: Sequence[Run], under: Sequence[Run], key: str) -> Spread | None:
-    each = [of_round(one, other, key) for one, other in zip(over, under, strict=True) if other[key]]
-    return spread(each) if each else None
+    """That of all rounds, and the least and most of single ones."""
+    pairs = [(one, other) for one, other in zip(over, under, strict=True) if other[key]]
+    if not pairs:
+        return None
+    each = [divided([one], [other], key) for one, other in pairs]
+    whole = divided([one for one, _ in pairs], [other for _, other in pairs], key)
+    return {"middle": whole, "least": min(each), "most": max(each)}
 
 
-def of_round(over: Run, under: Run, key: str) -> float:
+def divided(over: Sequence[Run], under: Sequence[Run], key: str) -> float:
     if key == COST:  # what takes longer has the lower rate
         over, under, key = under, over, OUT
-    if key not in over.get(PIECES, {}):
-        ratio: float = over[key] / under[key]
-        return ratio
-    return median(one / other for one, other in zip(over[PIECES][key], under[PIECES][key], strict=True))
+    return middle(in_pieces(over, key)) / middle(in_pieces(under, key))
+
+
+def in_pieces(runs: Sequence[Run], key: str) -> list[float]:
+    return [value for run in runs for value in run.get(PIECES, {}).get(key, [run[key]])]
+
+
+def middle(values: Sequence[float]) -> float:
+    """The mean of the middle half; of three that is the median."""
+    cut = (len(values) + 1) // 4
+    return mean(sorted(values)[cut : len(values) - cut])
 
 
 def spreads(runs: Sequence[Run]) -> dict[str, Spread]:
@@ -223,4 +235,4 @@ def spreads(runs: Sequence[Run]) -> dict[str, Spread]:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    return {"median": median(values), "least": min(values), "most": max(values)}
+    return {"middle": middle(values), "least": min(values), "most": max(values)}

@@ -6,9 +6,8 @@ import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
-from operator import truediv
 from pathlib import Path
-from statistics import median
+from statistics import mean
 
 import pytest
 
@@ -50,7 +49,7 @@ def test_a_quick_case_runs_from_end_to_end(tmp_path: Path) -> None:
         assert run["received"] > 0
     [ratio] = case["ratios"]
     one, other = [side["runs"][0]["pieces"] for side in case["sides"]]
-    assert ratio["ratio"]["median"] == pytest.approx(median(map(truediv, one["out_per_s"], other["out_per_s"])))
+    assert ratio["ratio"]["middle"] == pytest.approx(mean(one["out_per_s"]) / mean(other["out_per_s"])), "two pieces"
     assert "| semicolon-1-1 | SMB" in done.stdout
     assert "round 1/1" in done.stderr
     assert list(tmp_path.iterdir()) == [file], "what was written on the way is gone"
@@ -75,22 +74,34 @@ def test_list_names_the_cases_and_another_name_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("modules")
-def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
+def test_a_ratio_is_that_of_all_rounds_with_the_least_and_most_of_one() -> None:
     import rounds
 
     over = [{"rate": value} for value in (10.0, 90.0, 30.0)]
     under = [{"rate": value} for value in (10.0, 30.0, 60.0)]
-    assert rounds.ratio_of(over, under, "rate") == {"median": 1.0, "least": 0.5, "most": 3.0}
+    assert rounds.ratio_of(over, under, "rate") == {"middle": 1.0, "least": 0.5, "most": 3.0}
 
 
 @pytest.mark.usefixtures("modules")
-def test_a_rounds_ratio_is_the_median_of_its_pieces_ratios() -> None:
+def test_a_ratio_is_of_the_middle_half_of_all_pieces() -> None:
     import rounds
 
-    over = {rounds.OUT: 7.0, rounds.COST: 0.14, rounds.PIECES: {rounds.OUT: [10.0, 1.0, 10.0]}}
-    under = {rounds.OUT: 5.0, rounds.COST: 0.2, rounds.PIECES: {rounds.OUT: [5.0, 5.0, 5.0]}}
-    assert rounds.of_round(over, under, rounds.OUT) == 2.0
-    assert rounds.of_round(over, under, rounds.COST) == 0.5
+    def run(*pieces: float) -> rounds.Run:
+        return {rounds.OUT: 7.0, rounds.COST: 0.14, rounds.PIECES: {rounds.OUT: list(pieces)}}
+
+    over, under = [run(10.0, 1.0, 12.0), run(99.0, 8.0)], [run(5.0, 5.0, 50.0), run(5.0, 1.0)]
+    assert rounds.ratio_of(over, under, rounds.OUT) == {"middle": 2.0, "least": 2.0, "most": (99 + 8) / (5 + 1)}
+    cost = rounds.ratio_of(over, under, rounds.COST)
+    assert cost is not None
+    assert cost["middle"] == 0.5
+
+
+@pytest.mark.usefixtures("modules")
+def test_the_middle_is_the_mean_of_the_middle_half() -> None:
+    import rounds
+
+    assert [rounds.middle(range(count)) for count in (1, 2, 3, 5, 8)] == [0, 0.5, 1, 2, 3.5]
+    assert rounds.middle([1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 900.0]) == 1.75
 
 
 @pytest.mark.usefixtures("modules")
@@ -141,8 +152,8 @@ def test_a_side_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None
 def test_ratios_that_moved_since_another_run_are_told() -> None:
     import against
 
-    def result(median: float) -> dict[str, object]:
-        spread = {"median": median, "least": median - 0.1, "most": median + 0.1}
+    def result(middle: float) -> dict[str, object]:
+        spread = {"middle": middle, "least": middle - 0.1, "most": middle + 0.1}
         return {"name": "a", "ratios": [{"over": "SMB", "under": "peer", "key": "out_per_s", "ratio": spread}]}
 
     told = {now: against.markdown([result(1.0)], [result(now)]).splitlines() for now in (1.1, 1.18, 1.3)}
