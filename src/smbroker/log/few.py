@@ -27,8 +27,12 @@ class Column(NamedTuple):
     nulls: int = 0
 
 
+def go_on() -> None:
+    """Without a pause."""
+
+
 def encoded(
-    turns: Sequence[Columns], base: int, tail: int, breathe: Callable[[], None] = lambda: None
+    turns: Sequence[Columns], base: int, tail: int, breathe: Callable[[], None] = go_on
 ) -> tuple[bytearray, int, int] | None:
     """One append without notes as a message, the number of its rows and the least ts; None: it is one for Arrow."""
     group = [columns for columns in turns if len(columns)]
@@ -39,6 +43,7 @@ def encoded(
     extra, origins = same_extra(group), _origins(together([columns.origins for columns in group]))
     if extra is None or origins is None:
         return None
+    breathe()
     columns: list[Column] = []
     for some in _columns(group, base, rows, origins, extra):
         columns += some
@@ -56,7 +61,6 @@ def encoded(
 
 def _columns(group: list[Columns], base: int, rows: int, origins: list[Column], extra: Extra) -> Iterator[list[Column]]:
     """All of them, some at a time."""
-    yield []
     yield [Column((_NOTHING, array("q", range(base, base + rows)).tobytes()))]
     yield [Column((_NOTHING, stamps(group))), _strings(together([one.topics for one in group]))]
     yield [_strings(together([one.payloads for one in group]))]

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from smbroker.log.arrays import batches_of
 from smbroker.log.disk import Disk, write_all
-from smbroker.log.few import encoded
+from smbroker.log.few import encoded, go_on
 from smbroker.log.format import Frame, Note, encode, head
 from smbroker.log.index import read_header
 from smbroker.log.layout import Piece
@@ -113,12 +113,10 @@ class Log:
         """The first offset that retention has left."""
         return self._mark.mark.first
 
-    def append(
-        self, turns: Sequence[Columns], notes: Sequence[Note] = (), breathe: Callable[[], None] = lambda: None
-    ) -> int:
+    def append(self, turns: Sequence[Columns], notes: Sequence[Note] = (), breathe: Callable[[], None] = go_on) -> int:
         """All of it is on disk, or LogError and none of it is in the log. Returns the first message's offset.
 
-        `breathe` is called now and then while few messages are laid out."""
+        `breathe` is called now and then while few messages are laid out, and once they are on disk."""
         with self._busy:
             base = self.next_offset
             if not notes and not any(map(len, turns)):
@@ -368,7 +366,7 @@ class _Range(NamedTuple):
 
 
 def _encoded(
-    turns: Sequence[Columns], notes: Sequence[Note], base: int, tail: int, breathe: Callable[[], None] = lambda: None
+    turns: Sequence[Columns], notes: Sequence[Note], base: int, tail: int, breathe: Callable[[], None] = go_on
 ) -> tuple[list[Piece], int, int]:
     """The messages of one append in pieces, the offset after them and the least ts. Notes go with the last one."""
     few = None if notes else encoded(turns, base, tail, breathe)

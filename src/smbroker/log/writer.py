@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Condition, Thread
 
+from smbroker.log.few import go_on
 from smbroker.log.format import Note
 from smbroker.log.log import Log
 from smbroker.model.errors import LogError
@@ -134,7 +135,7 @@ class Writer:
         hurried = any(entry.hurried for entry in entries)
         started = time.perf_counter()
         try:
-            offset = self._log.append([entry.columns for entry in entries], notes, _go_on if hurried else _breathe)
+            offset = self._log.append([entry.columns for entry in entries], notes, go_on if hurried else _breathe)
         except LogError:
             raise
         except Exception as bug:  # nothing of it is in the log; those who wait must hear of it, and the others go on
@@ -178,10 +179,6 @@ class Writer:
             return
         self.failed = None
         self._on_state(None)
-
-
-def _go_on() -> None:
-    pass
 
 
 def _breathe() -> None:
