@@ -212,7 +212,7 @@ BROKERS = (MOSQUITTO, NATS)
 PEERS = [(one.name, one) for one in installed(MOSQUITTO)]
 
 CASES = (
-    mqtt("mqtt-1-1", "MQTT QoS 0, 1 → 1", ALL, oftener=3),
+    mqtt("mqtt-1-1", "MQTT QoS 0, 1 → 1", ALL, oftener=4),
     mqtt("mqtt-1-10", "MQTT QoS 0, 1 → 10", BROKERS, oftener=4, subscribers=10, window=5_000),
     mqtt("mqtt-1-100", "MQTT QoS 0, 1 → 100", BROKERS, oftener=3, subscribers=100, window=1_000),
     mqtt("mqtt-4-4", "MQTT QoS 0, 4 → 4, in pairs", BROKERS, oftener=3, publishers=4, subscribers=4, pairs=1),

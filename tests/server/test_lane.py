@@ -15,7 +15,7 @@ from smbroker.model.message import Dialect, Kind, Origin
 from smbroker.server.client import Client
 from smbroker.server.config import Config
 from smbroker.server.console import Console
-from smbroker.server.lane import ACCOUNT, LONE_READS, SMALL_READ, Lane
+from smbroker.server.lane import ACCOUNT, LONE_READS, MOST_LONE_READS, SMALL_READ, Lane
 from smbroker.server.mqtt.session import FRAMINGS
 from smbroker.server.turn import MAX_TURN, ROW_BYTES, Turn
 
@@ -146,19 +146,27 @@ def test_now_and_then_a_turn_waits_for_others(house: House) -> None:
     house.read()
     lane = house.lane()
     assert lane
-    taken = 0
-    while not house.turn.scheduled:
-        assert lane.take(FRAME)
-        taken += 1
-    assert taken == LONE_READS + 1
-    assert len(got.sent) == taken
+
+    def until_one_waits() -> int:
+        taken = 0
+        while not house.turn.scheduled:
+            assert lane.take(FRAME)
+            taken += 1
+        return taken
+
+    assert until_one_waits() == LONE_READS + 1
+    assert len(got.sent) == LONE_READS + 1
     house.turn.end()
-    assert lane.take(FRAME), "nobody else came"
-    for _ in range(LONE_READS):
-        lane.take(FRAME)
+    assert until_one_waits() == 2 * LONE_READS + 1, "nobody else came"
+    for _ in range(10):
+        house.turn.end()
+        taken = until_one_waits()
+    assert taken == MOST_LONE_READS + 1
     house.turn.begin_read(10)
     house.turn.end()
     assert not lane.take(FRAME), "somebody did"
+    house.read()
+    assert until_one_waits() == LONE_READS + 1
 
 
 def test_not_after_a_change_of_who_gets_what(house: House) -> None:

@@ -202,7 +202,7 @@ def test_what_waits_for_a_full_socket_is_bounded_and_counted(house: House, monke
             publisher.send(b"pa;" + b"x" * 300)
             house.turn_once()
     assert house.turn.stats.dropped["outbox_full"] > 0
-    for peers in house.listener._lanes.values():
+    for peers in house.listener._branches.values():
         assert all(sum(map(len, each.frames)) <= 1_000 for each in peers.peers.values())
     peer.close()
     publisher.close()
@@ -212,8 +212,8 @@ def test_a_send_that_fails_is_counted_and_told_and_the_next_peer_is_served(house
     peer, publisher = house.peer(), house.peer()
     peer.send(b"sa")
     house.turn_once()
-    lane = house.listener._lanes[Dialect.SEMICOLON]
-    impossible = house.listener._new_peer(lane, house.listener._receiver.raw(("127.0.0.1", 0)))
+    branch = house.listener._branches[Dialect.SEMICOLON]
+    impossible = house.listener._new_peer(branch, house.listener._receiver.raw(("127.0.0.1", 0)))
     impossible.session = impossible.new_session()
     impossible.session.outbox = impossible
     impossible.session.grant = impossible.grant
@@ -228,8 +228,8 @@ def test_a_send_that_fails_is_counted_and_told_and_the_next_peer_is_served(house
 
 def test_publishers_are_forgotten_and_subscribers_are_not(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(udp, "MAX_PEERS", 10)
-    lane = house.listener._lanes[Dialect.SEMICOLON]
-    lane.room = 10
+    branch = house.listener._branches[Dialect.SEMICOLON]
+    branch.room = 10
     subscribers = [house.peer() for _ in range(15)]
     for peer in subscribers:
         peer.send(b"sa")
@@ -239,7 +239,7 @@ def test_publishers_are_forgotten_and_subscribers_are_not(house: House, monkeypa
         publisher.send(b"pother;m")
         publisher.close()
         house.turn_once()
-    assert len(lane.peers) < 60
+    assert len(branch.peers) < 60
     publisher = house.peer()
     publisher.send(b"pa;m")
     house.turn_once()

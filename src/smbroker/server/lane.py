@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 Way: TypeAlias = tuple[Outbox, asyncio.Transport | None, int]
 """To a subscriber: past its transport, whose descriptor this is; without, through its outbox."""
 
-LONE_READS = 100  # that have a turn each, or none, before one waits for others
+LONE_READS = 100  # that have a turn each, or none, before one waits for others …
+MOST_LONE_READS = 1_600  # … or that many: each time that it has found none, twice as many
 ACCOUNT = 0.25  # seconds until what has left is counted at the latest, and its client known to be alive
 SMALL_READ = 4_096  # bytes: with more there is work enough for a turn of several reads
 
@@ -78,7 +79,7 @@ class Lane:
             for end in range(size, length + 1, size):
                 turn.commits.keep(self.topic, data[end - size + self.head : end], self.client.origin)
         turn.at_once += 1
-        if turn.at_once > LONE_READS:
+        if turn.at_once > turn.patience:
             turn.look_around()
         return True
 

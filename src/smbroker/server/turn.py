@@ -34,7 +34,7 @@ from smbroker.server.config import Config
 from smbroker.server.console import Console, printable
 from smbroker.server.followers import Followers
 from smbroker.server.history import History
-from smbroker.server.lane import LONE_READS, SMALL_READ, Lanes
+from smbroker.server.lane import LONE_READS, MOST_LONE_READS, SMALL_READ, Lanes
 
 FRAMERS: dict[Hashable, FramerOf] = {
     Dialect.SOH: soh.framer,
@@ -72,7 +72,8 @@ class Turn:
         self.scheduled = False  # to end with this pass of the loop
         self._reads = 0  # of this turn
         self.lone = False  # the last turn that waited for other reads had one; of those that tell (`begin_read`)
-        self.at_once = 0  # reads since then
+        self.at_once = 0  # reads since then …
+        self.patience = LONE_READS  # … until one waits for others
         self._later: list[Callable[[], None]] = []
         self.told_no_log: set[Dialect] = set()
         self._relayed: Callable[[Columns], None] | None = None  # without a log: hears what was delivered
@@ -125,7 +126,7 @@ class Turn:
         self._reads += 1
         if self.scheduled:
             return
-        if self.lone and self.at_once < LONE_READS and size <= SMALL_READ:
+        if self.lone and self.at_once < self.patience and size <= SMALL_READ:
             self.at_once += 1
         else:
             self.begin()
@@ -348,7 +349,9 @@ class Turn:
 
     def end(self) -> None:
         if self.scheduled and self._reads:
-            self.lone = self._reads == 1 and not self.behind
+            lone = self._reads == 1 and not self.behind
+            self.patience = min(2 * self.patience, MOST_LONE_READS) if lone and self.lone else LONE_READS
+            self.lone = lone
             self.at_once = 0
         self.scheduled = False
         self._reads = 0

@@ -100,7 +100,7 @@ class _Unwanted(Exception):
     """A peer that is not taken; it has been counted."""
 
 
-class _Lane:
+class _Branch:
     """One dialect of the socket."""
 
     __slots__ = ("decode", "dialect", "echo", "peers", "room", "rows")
@@ -126,9 +126,11 @@ class UdpListener:
         self._sock = sock
         self._receiver = receiver(sock)
         self._sender = Sender(sock)
-        self._lanes = {dialect: _Lane(dialect, decode, config.quiet) for dialect, decode in decoders.items()}
-        self._only = next(iter(self._lanes.values())) if len(self._lanes) == 1 else None
-        self._by_first = {} if self._only else {first: self._lanes[dialect] for first, dialect in FIRST_BYTES.items()}
+        self._branches = {dialect: _Branch(dialect, decode, config.quiet) for dialect, decode in decoders.items()}
+        self._only = next(iter(self._branches.values())) if len(self._branches) == 1 else None
+        self._by_first = (
+            {} if self._only else {first: self._branches[dialect] for first, dialect in FIRST_BYTES.items()}
+        )
         self._strangers = Strangers(config.udp, sock.getsockname()[:2])
         self._blocked: list[Peer] = []
         self._paused = False  # while the log is behind
@@ -149,9 +151,9 @@ class UdpListener:
 
     def restore(self, dialect: Dialect, address: Address, filters: Iterable[Filter]) -> None:
         """A peer that was subscribed before the broker's restart; the limits may be others now."""
-        lane, raw = self._lanes[dialect], self._receiver.raw(address)
+        branch, raw = self._branches[dialect], self._receiver.raw(address)
         try:
-            peer = lane.peers.get(raw) or self._new_peer(lane, raw)
+            peer = branch.peers.get(raw) or self._new_peer(branch, raw)
         except _Unwanted:
             return
         peer.heard = monotonic()
@@ -169,7 +171,7 @@ class UdpListener:
 
     def serves(self, dialect: Dialect, address: Address) -> bool:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        return dialect in self._lanes and self._sock.family == family
+        return dialect in self._branches and self._sock.family == family
 
     def _ready(self) -> None:
         if self._turn.behind and not self._paused:
@@ -206,24 +208,24 @@ class UdpListener:
         while position < end:
             datagram, address = datagrams[position], addresses[position]
             position += 1
-            lane = by_first.get(datagram[:1]) or self._lane(datagram)
-            if lane is None:
+            branch = by_first.get(datagram[:1]) or self._branch(datagram)
+            if branch is None:
                 self._unknown(datagram, address)
                 continue
             try:
-                peer = lane.peers.get(address) or self._new_peer(lane, address)
+                peer = branch.peers.get(address) or self._new_peer(branch, address)
                 peer.heard = now
-                if lane.echo:
+                if branch.echo:
                     self._echo(peer, [datagram])
-                command = lane.decode(datagram)
+                command = branch.decode(datagram)
                 if not isinstance(command, tuple):
                     turn.handle(peer, command)
-                elif not lane.rows or position == end or addresses[position] != address:
+                elif not branch.rows or position == end or addresses[position] != address:
                     turn.publish(peer, command)
                 else:
                     turn.check(peer, command)
                     first, position = position - 1, _row_end(datagrams, addresses, position, len(command[1]))
-                    if lane.echo:
+                    if branch.echo:
                         self._echo(peer, datagrams[first + 1 : position])
                     turn.publish_row(peer, command, _payloads(datagrams[first:position], command[1]))
             except (ProtocolError, Refused) as error:
@@ -250,13 +252,13 @@ class UdpListener:
         peer.dropped += 1
         self._turn.console.warn(code, f"{peer.origin.dialect} {peer.origin.source}: more than it may be sent ({code})")
 
-    def _lane(self, datagram: bytes) -> _Lane | None:
+    def _branch(self, datagram: bytes) -> _Branch | None:
         """For a socket of one dialect that one; else what the first byte alone does not tell."""
         if datagram.startswith((pipe.PUBLISH, pipe.SUBSCRIBE)):
-            return self._only or self._lanes[Dialect.PIPE]
+            return self._only or self._branches[Dialect.PIPE]
         if self._only:  # pipe answers every datagram that is its own, and no other
             return None if self._only.dialect is Dialect.PIPE else self._only
-        return self._lanes[Dialect.SOH] if datagram.startswith(b"S") else None
+        return self._branches[Dialect.SOH] if datagram.startswith(b"S") else None
 
     def _unknown(self, datagram: bytes, address: RawAddress) -> None:
         self._turn.stats.dropped["unknown_dialect"] += 1
@@ -264,23 +266,23 @@ class UdpListener:
         text = f"{host}:{port}: no known dialect begins like '{printable(datagram, 40)}'"
         self._turn.console.warn("unknown_dialect", text)
 
-    def _new_peer(self, lane: _Lane, address: RawAddress) -> Peer:
-        if len(lane.peers) >= lane.room:
-            lane.peers = {key: peer for key, peer in lane.peers.items() if peer.subscribed or peer.frames}
-            lane.room = MAX_PEERS + 2 * len(lane.peers)
+    def _new_peer(self, branch: _Branch, address: RawAddress) -> Peer:
+        if len(branch.peers) >= branch.room:
+            branch.peers = {key: peer for key, peer in branch.peers.items() if peer.subscribed or peer.frames}
+            branch.room = MAX_PEERS + 2 * len(branch.peers)
         where = self._receiver.address(address)
         try:
             self._strangers.check(where)
         except Refused as error:
             self._turn.stats.dropped[error.code] += 1
-            self._turn.console.warn(error.code, f"{lane.dialect} {where[0]}:{where[1]}: {error.text}")
+            self._turn.console.warn(error.code, f"{branch.dialect} {where[0]}:{where[1]}: {error.text}")
             raise _Unwanted from error
         outgoing = self._strangers.outgoing(where[0])
-        peer = (LimitedPeer if outgoing else Peer)(self, lane.dialect, where, _lease(self._config.udp, where[0]))
+        peer = (LimitedPeer if outgoing else Peer)(self, branch.dialect, where, _lease(self._config.udp, where[0]))
         if outgoing:
             assert isinstance(peer, LimitedPeer)
             peer.outgoing = outgoing
-        lane.peers[address] = peer
+        branch.peers[address] = peer
         return peer
 
     def send(self, peer: Peer, frames: list[bytes]) -> None:
@@ -320,8 +322,8 @@ class UdpListener:
         now = monotonic()
         for address, times in counts.items():
             raw = self._receiver.raw(address)
-            for lane in self._lanes.values():
-                peer = lane.peers.get(raw)
+            for branch in self._branches.values():
+                peer = branch.peers.get(raw)
                 if peer and peer.subscribed:
                     self._came_back(peer, times, now)
         self._turn.begin()
@@ -336,7 +338,7 @@ class UdpListener:
 
     def _end_leases(self) -> None:
         now = monotonic()
-        for peer in list(chain.from_iterable(lane.peers.values() for lane in self._lanes.values())):
+        for peer in list(chain.from_iterable(branch.peers.values() for branch in self._branches.values())):
             if peer.lease and peer.subscribed and now - peer.heard > peer.lease:
                 self._forget(peer, "lease_ended", f"was not heard for {peer.lease:g} seconds")
         self._timer = self._loop.call_later(_lease_check(self._config.udp), self._end_leases)
