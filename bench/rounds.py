@@ -1,10 +1,10 @@
-"""Rounds: the sides of a case take turns (A, B, A, B, …), and a ratio is that of their middles.
+"""Rounds: the sides of a case take turns (A, B, A, B, …), and a ratio is the mean of the rounds' ratios.
 
 What is side by side in time shares whatever else the machine was doing. So a run under load is made of short
 pieces: all sides are up, and one has its piece after the other, several times, each time in another order: what a
-side leaves behind (warm or cold caches, a busy disk) is not always the same other's. The middle of a side is the
-mean of the middle half of its pieces, of all rounds: pieces often come in two kinds, quick and held up, and a
-median then tells by chance of one or of the other.
+side leaves behind (warm or cold caches, a busy disk) is not always the same other's. The ratio of a round is that
+of the sides' middles, each the mean of the middle half of its pieces: those often come in two kinds, quick and
+held up, and a median then tells by chance of one or of the other.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -205,23 +205,20 @@ def compared(ratio: Ratio, over: Sequence[Run], under: Sequence[Run]) -> dict:
 
 
 def ratio_of(over: Sequence[Run], under: Sequence[Run], key: str) -> Spread | None:
-    """That of all rounds, and the least and most of single ones."""
-    pairs = [(one, other) for one, other in zip(over, under, strict=True) if other[key]]
-    if not pairs:
-        return None
-    each = [divided([one], [other], key) for one, other in pairs]
-    whole = divided([one for one, _ in pairs], [other for _, other in pairs], key)
-    return {"middle": whole, "least": min(each), "most": max(each)}
+    """The mean of the rounds', and the least and most of them."""
+    each = [of_round(one, other, key) for one, other in zip(over, under, strict=True) if other[key]]
+    return {"middle": mean(each), "least": min(each), "most": max(each)} if each else None
 
 
-def divided(over: Sequence[Run], under: Sequence[Run], key: str) -> float:
+def of_round(over: Run, under: Run, key: str) -> float:
     if key == COST:  # what takes longer has the lower rate
         over, under, key = under, over, OUT
     return middle(in_pieces(over, key)) / middle(in_pieces(under, key))
 
 
-def in_pieces(runs: Sequence[Run], key: str) -> list[float]:
-    return [value for run in runs for value in run.get(PIECES, {}).get(key, [run[key]])]
+def in_pieces(run: Run, key: str) -> list[float]:
+    pieces: list[float] = run.get(PIECES, {}).get(key, [run[key]])
+    return pieces
 
 
 def middle(values: Sequence[float]) -> float:

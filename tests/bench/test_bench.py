@@ -75,26 +75,24 @@ def test_list_names_the_cases_and_another_name_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("modules")
-def test_a_ratio_is_that_of_all_rounds_with_the_least_and_most_of_one() -> None:
+def test_a_ratio_is_the_mean_of_the_rounds_ratios() -> None:
     import rounds
 
     over = [{"rate": value} for value in (10.0, 90.0, 30.0)]
     under = [{"rate": value} for value in (10.0, 30.0, 60.0)]
-    assert rounds.ratio_of(over, under, "rate") == {"middle": 1.0, "least": 0.5, "most": 3.0}
+    assert rounds.ratio_of(over, under, "rate") == {"middle": 1.5, "least": 0.5, "most": 3.0}
 
 
 @pytest.mark.usefixtures("modules")
-def test_a_ratio_is_of_the_middle_half_of_all_pieces() -> None:
+def test_a_rounds_ratio_is_that_of_the_middles_of_its_pieces() -> None:
     import rounds
 
     def run(*pieces: float) -> rounds.Run:
         return {rounds.OUT: 7.0, rounds.COST: 0.14, rounds.PIECES: {rounds.OUT: list(pieces)}}
 
-    over, under = [run(10.0, 1.0, 12.0), run(99.0, 8.0)], [run(5.0, 5.0, 50.0), run(5.0, 1.0)]
-    assert rounds.ratio_of(over, under, rounds.OUT) == {"middle": 2.0, "least": 2.0, "most": (99 + 8) / (5 + 1)}
-    cost = rounds.ratio_of(over, under, rounds.COST)
-    assert cost is not None
-    assert cost["middle"] == 0.5
+    over, under = run(10.0, 1.0, 12.0, 99.0, 8.0), run(5.0, 5.0, 50.0, 5.0, 1.0)
+    assert rounds.of_round(over, under, rounds.OUT) == 2.0
+    assert rounds.of_round(over, under, rounds.COST) == 0.5
 
 
 @pytest.mark.usefixtures("modules")
