@@ -36,9 +36,12 @@ def read(file: Path) -> list[dict]:
     """The cases of a result that `--json` wrote. Raises RunFailed."""
     try:
         found: list[dict] = json.loads(file.read_text())["cases"]
-        return found
+        ratios = [ratio["ratio"] for case in found for ratio in case["ratios"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFailed(f"{file} is not a result that --json wrote: {error}") from error
+    if any(ratio and "middle" not in ratio for ratio in ratios):
+        raise RunFailed(f"{file} is of a version that took other means: measure with this one first")
+    return found
 
 
 def changes(before: Sequence[dict], now: Sequence[dict]) -> Iterator[Change]:

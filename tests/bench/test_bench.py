@@ -167,3 +167,15 @@ def test_a_result_to_compare_with_must_be_one(tmp_path: Path) -> None:
     done = bench("--only", "ready", "--against", str(tmp_path / "other.json"))
     assert done.returncode == 1
     assert "is not a result that --json wrote" in done.stderr
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_result_of_medians_cannot_be_compared_with(tmp_path: Path) -> None:
+    import against
+    import rounds
+
+    ratio = {"over": "SMB", "under": "peer", "key": "out_per_s", "ratio": {"median": 1.0, "least": 1.0, "most": 1.0}}
+    file = tmp_path / "old.json"
+    file.write_text(json.dumps({"cases": [{"name": "a", "ratios": [ratio]}]}))
+    with pytest.raises(rounds.RunFailed, match="measure with this one first"):
+        against.read(file)
