@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from smbroker.log.seal import LOW_PRIORITY
 from smbroker.log.segments import Segment
 from smbroker.log.settings import LogSettings
 from smbroker.model.message import Columns, Dialect, Kind, Origin
@@ -120,6 +122,45 @@ async def left_at_the_second_pause(data: Path, tails: int, monkeypatch: pytest.M
 def test_sealing_goes_on_without_a_pause_until_all_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(asyncio.run, left_at_the_second_pause(tmp_path, 3, monkeypatch)).result() == []
+
+
+async def seen_of_a_seal(data: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[set[tuple[int, int, int]], int]:
+    """Of the process that seals, while it runs: its session, its process group and its priority; and its number."""
+    broker = Broker(asyncio.get_running_loop(), replace(Config(), data=str(data), quiet=True), {})
+    assert broker.store
+    log, start, pids = broker.store._log, asyncio.create_subprocess_exec, list[int]()
+    log.append([Columns(1, [b"t"], [b"x"], [Kind.BYTES], [ORIGIN])])
+    log.rotate()
+
+    async def started(*command: str, **options: int) -> asyncio.subprocess.Process:
+        process = await start(*command, **options)
+        pids.append(process.pid)
+        return process
+
+    monkeypatch.setattr(store.asyncio, "create_subprocess_exec", started)
+    task = asyncio.get_running_loop().create_task(broker.store._seal_closed())
+    seen = set()
+    while not task.done():
+        await asyncio.sleep(0.001)
+        for pid in pids:
+            try:
+                seen.add((os.getsid(pid), os.getpgid(pid), os.getpriority(os.PRIO_PROCESS, pid)))
+            except ProcessLookupError:
+                pass
+    assert task.result()
+    await broker.store.stop()
+    await broker.store.close()
+    return seen, pids[0]
+
+
+def test_sealing_gives_way_to_the_broker_and_does_not_hear_its_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a session of its own its priority would be of no account."""
+    with ThreadPoolExecutor(1) as thread:
+        seen, pid = thread.submit(asyncio.run, seen_of_a_seal(tmp_path, monkeypatch)).result()
+    assert (os.getsid(0), pid, LOW_PRIORITY + os.getpriority(os.PRIO_PROCESS, 0)) in seen
+    assert {session for session, _, _ in seen} == {os.getsid(0)}
 
 
 async def tried_twice(data: Path, error: Exception, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], list[int]]:

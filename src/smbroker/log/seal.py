@@ -9,6 +9,7 @@ Whatever is interrupted leaves the tails in place. One seal at a time per direct
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -36,6 +37,8 @@ PAGE_BYTES = 32 << 10  # of a page, before compression: what one payload costs t
 PAGE_ROWS = 128  # how often the writer looks whether the page is full
 WRITE_BYTES = 1 << 20  # given to the disk together
 MERGE_ROWS, MERGE_BYTES = 1_000_000, 256 << 20  # small closed tails are put together up to this
+
+LOW_PRIORITY = 10  # as `nice` has it
 
 _DICTIONARIES = ["topic", "kind", "dialect", "source", "client"]
 _STATISTICS = ["offset", "ts", *_DICTIONARIES, "retain", "qos", "properties.list.element.key"]
@@ -304,5 +307,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def give_way() -> None:
+    """For the process. The session stays that of the broker: Linux gives each session as much of the processors as any
+    other, whatever the priorities in it. Ctrl-C is for the broker alone, so the process group does not."""
+    os.nice(LOW_PRIORITY)
+    if os.getsid(0) != os.getpid():
+        os.setpgid(0, 0)
+
+
 if __name__ == "__main__":
+    give_way()
     sys.exit(main())

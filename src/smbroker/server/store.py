@@ -29,7 +29,6 @@ from smbroker.server.udp import UdpListener
 
 CARE = 1.0  # seconds between looks at the cursors, at what is to be removed, and at what is to be sealed
 SEALED_AT_ONCE = 8  # closed tails, by one process, whose start takes as long as one of them
-LOW_PRIORITY = ("nice", "-n", "10")
 
 
 class Store:
@@ -169,14 +168,12 @@ class Store:
         state yet."""
         bases, until = [str(segment.base) for segment in closed[:SEALED_AT_ONCE]], closed[-1].end
         process = await asyncio.create_subprocess_exec(
-            *LOW_PRIORITY,
             *(sys.executable, "-m", "smbroker.log.lean", "smbroker.log.seal"),
             *(str(self._directory), *bases, "--until", str(until)),
             *("--rows", str(self._settings.seal_rows), "--bytes", str(self._settings.seal_bytes)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
         )
         try:
             done, failed = await process.communicate()
