@@ -1,5 +1,8 @@
 """Rounds: the sides of a case take turns (A, B, A, B, …), and a ratio is the mean of the rounds' ratios.
 
+All cases have their first round, then all their second, and so on: a machine that is slow for some minutes, to one
+kind of server more than to another, does not have all rounds of a case.
+
 What is side by side in time shares whatever else the machine was doing. So a run under load is made of short
 pieces: all sides are up, and one has its piece after the other, several times, each time in another order: what a
 side leaves behind (warm or cold caches, a busy disk) is not always the same other's. The ratio of a round is that
@@ -100,6 +103,7 @@ class Ratio:
     under: str
     key: str = OUT
     wanted: Wanted = Wanted()
+    alike: tuple[str, ...] = ()  # further sides of the kind of `under`, whose pieces count as its own
 
 
 @dataclass(frozen=True)
@@ -127,34 +131,60 @@ class Case:
         return not self.figures
 
 
-def run_case(bench: Bench, case: Case) -> dict:
-    """All rounds. A side that fails is left out of the rounds that follow."""
-    runs: dict[str, list[Run]] = {side.name: [] for side in case.sides}
-    failed: dict[str, str] = {}
-    key = case.figures[0].key if case.figures else OUT
-    rounds = 1 if case.once else bench.rounds
-    order = Random(case.name)  # another in every round, and the same in another run of the suite
-    for number in range(1, rounds + 1):
-        before = set(failed)
-        for name, run in one_round(bench, case, failed, order).items():
-            runs[name].append(run)
-            bench.say(f"  round {number}/{rounds}  {name}: {shown(run[key])} {key}")
-        for name in failed.keys() - before:
-            bench.say(f"  round {number}/{rounds}  {name}: failed: {failed[name]}")
-    return {
-        "name": case.name,
-        "title": case.title,
-        "sides": [
-            {"name": name, "runs": each, "spread": {} if name in failed else spreads(each)}
-            for name, each in runs.items()
-        ],
-        "failed": failed,
-        "ratios": [
-            compared(ratio, runs[ratio.over], runs[ratio.under])
-            for ratio in case.ratios
-            if ratio.over not in failed and ratio.under not in failed
-        ],
-    }
+class Measuring:
+    """A case, round by round. A side that fails is left out of the rounds that follow."""
+
+    def __init__(self, bench: Bench, case: Case) -> None:
+        self._bench, self.case = bench, case
+        self.rounds = 1 if case.once else bench.rounds
+        self.runs: dict[str, list[Run]] = {side.name: [] for side in case.sides}
+        self.failed: dict[str, str] = {}
+        self._order = Random(case.name)  # another in every round, and the same in another run of the suite
+
+    def go(self) -> None:
+        """One more round."""
+        key = self.case.figures[0].key if self.case.figures else OUT
+        before = set(self.failed)
+        for name, run in one_round(self._bench, self.case, self.failed, self._order).items():
+            self.runs[name].append(run)
+            self._bench.say(f"  {name}: {shown(run[key])} {key}")
+        for name in self.failed.keys() - before:
+            self._bench.say(f"  {name}: failed: {self.failed[name]}")
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.failed) or any(self.runs.values())
+
+    def result(self) -> dict:
+        runs, failed = self.runs, self.failed
+        return {
+            "name": self.case.name,
+            "title": self.case.title,
+            "sides": [
+                {"name": name, "runs": each, "spread": {} if name in failed else spreads(each)}
+                for name, each in runs.items()
+            ],
+            "failed": failed,
+            "ratios": [
+                compared(ratio, runs[ratio.over], [runs[name] for name in (ratio.under, *ratio.alike)])
+                for ratio in self.case.ratios
+                if not failed.keys() & {ratio.over, ratio.under, *ratio.alike}
+            ],
+        }
+
+
+def run_cases(bench: Bench, cases: Sequence[Case]) -> tuple[list[dict], bool]:
+    """The results of those that were begun, and whether all came to their end: Ctrl-C ends it early."""
+    measured = [Measuring(bench, case) for case in cases]
+    steps = [(number, each) for number in range(1, bench.rounds + 1) for each in measured if number <= each.rounds]
+    whole = True
+    try:
+        for step, (number, each) in enumerate(steps, 1):
+            bench.say(f"[{step}/{len(steps)}] round {number}/{each.rounds}  {each.case.name}: {each.case.title}")
+            each.go()
+    except KeyboardInterrupt:
+        whole = False
+    return [each.result() for each in measured if each.begun], whole
 
 
 def one_round(bench: Bench, case: Case, failed: dict[str, str], order: Random) -> dict[str, Run]:
@@ -194,7 +224,7 @@ def shown(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def compared(ratio: Ratio, over: Sequence[Run], under: Sequence[Run]) -> dict:
+def compared(ratio: Ratio, over: Sequence[Run], under: Sequence[Sequence[Run]]) -> dict:
     return {
         "over": ratio.over,
         "under": ratio.under,
@@ -204,16 +234,18 @@ def compared(ratio: Ratio, over: Sequence[Run], under: Sequence[Run]) -> dict:
     }
 
 
-def ratio_of(over: Sequence[Run], under: Sequence[Run], key: str) -> Spread | None:
+def ratio_of(over: Sequence[Run], under: Sequence[Sequence[Run]], key: str) -> Spread | None:
     """The mean of the rounds', and the least and most of them."""
-    each = [of_round(one, other, key) for one, other in zip(over, under, strict=True) if other[key]]
+    rounds = zip(over, zip(*under, strict=True), strict=True)
+    each = [of_round([one], others, key) for one, others in rounds if all(other[key] for other in others)]
     return {"middle": mean(each), "least": min(each), "most": max(each)} if each else None
 
 
-def of_round(over: Run, under: Run, key: str) -> float:
+def of_round(over: Sequence[Run], under: Sequence[Run], key: str) -> float:
     if key == COST:  # what takes longer has the lower rate
         over, under, key = under, over, OUT
-    return middle(in_pieces(over, key)) / middle(in_pieces(under, key))
+    top, bottom = ([value for run in runs for value in in_pieces(run, key)] for runs in (over, under))
+    return middle(top) / middle(bottom)
 
 
 def in_pieces(run: Run, key: str) -> list[float]:

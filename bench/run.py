@@ -13,7 +13,7 @@ import loads
 import picture
 import report
 from cases import CASES
-from rounds import FULL, QUICK, USUAL, Bench, Case, RunFailed, run_case
+from rounds import FULL, QUICK, USUAL, Bench, Case, RunFailed, run_cases
 
 HERE = Path(__file__).resolve().parent
 
@@ -71,18 +71,12 @@ def main() -> int:
         sys.exit(str(failure))
     scale = QUICK if options.quick else FULL if options.full else USUAL
     options.directory.mkdir(parents=True, exist_ok=True)
-    results: list[dict] = []
-    interrupted = False
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="run-") as directory:
         bench = Bench(Path(directory), scale, options.rounds or scale.rounds, say, options.soak)
         about = report.about(bench, options.directory)
-        try:
-            for number, case in enumerate(cases, 1):
-                say(f"[{number}/{len(cases)}] {case.name}: {case.title}")
-                results.append(run_case(bench, case))
-        except KeyboardInterrupt:
-            interrupted = True
-            say("interrupted: what was started has been ended; the cases that were done follow")
+        results, whole = run_cases(bench, cases)
+    if not whole:
+        say("interrupted: what was started has been ended; what was done follows")
     print(report.markdown(cases, results, about))
     if before is not None:
         print("\n" + against.markdown(before, results))
@@ -90,7 +84,7 @@ def main() -> int:
         options.svg.write_text(picture.svg(cases, results))
     if options.json:
         options.json.write_text(json.dumps({"about": about, "cases": results}, indent=1, ensure_ascii=False) + "\n")
-    return int(interrupted or any(result["failed"] for result in results))
+    return int(not whole or any(result["failed"] for result in results))
 
 
 if __name__ == "__main__":

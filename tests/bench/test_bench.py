@@ -80,7 +80,8 @@ def test_a_ratio_is_the_mean_of_the_rounds_ratios() -> None:
 
     over = [{"rate": value} for value in (10.0, 90.0, 30.0)]
     under = [{"rate": value} for value in (10.0, 30.0, 60.0)]
-    assert rounds.ratio_of(over, under, "rate") == {"middle": 1.5, "least": 0.5, "most": 3.0}
+    assert rounds.ratio_of(over, [under], "rate") == {"middle": 1.5, "least": 0.5, "most": 3.0}
+    assert rounds.ratio_of(over, [under, over], "rate") == {"middle": 1.0 + 1 / 18, "least": 2 / 3, "most": 1.5}
 
 
 @pytest.mark.usefixtures("modules")
@@ -91,8 +92,9 @@ def test_a_rounds_ratio_is_that_of_the_middles_of_its_pieces() -> None:
         return {rounds.OUT: 7.0, rounds.COST: 0.14, rounds.PIECES: {rounds.OUT: list(pieces)}}
 
     over, under = run(10.0, 1.0, 12.0, 99.0, 8.0), run(5.0, 5.0, 50.0, 5.0, 1.0)
-    assert rounds.of_round(over, under, rounds.OUT) == 2.0
-    assert rounds.of_round(over, under, rounds.COST) == 0.5
+    assert rounds.of_round([over], [under], rounds.OUT) == 2.0
+    assert rounds.of_round([over], [under], rounds.COST) == 0.5
+    assert rounds.of_round([over], [over, over], rounds.OUT) == 1.0
 
 
 @pytest.mark.usefixtures("modules")
@@ -121,11 +123,44 @@ def test_sides_have_their_pieces_in_turns_in_changing_order(tmp_path: Path) -> N
 
     sides = tuple(rounds.Side(name, up=lambda _, name=name: nullcontext(Sitting(name))) for name in "abc")
     bench = rounds.Bench(tmp_path, rounds.QUICK, 1, lambda _: None)
-    rounds.run_case(bench, rounds.Case("case", "a case", sides, oftener=10))
+    rounds.run_cases(bench, [rounds.Case("case", "a case", sides, oftener=10)])
     pieces = ["".join(went[at : at + 3]) for at in range(0, len(went), 3)]
     assert len(pieces) == 10 * rounds.QUICK.pieces
     assert {"".join(sorted(piece)) for piece in pieces} == {"abc"}
     assert len(set(pieces)) > 2
+
+
+@pytest.mark.usefixtures("modules")
+def test_all_cases_have_a_round_before_the_next_and_what_was_done_is_kept(tmp_path: Path) -> None:
+    import rounds
+
+    went: list[str] = []
+
+    def side(name: str, sixth: BaseException | None = None) -> rounds.Side:
+        def run(_bench: object) -> rounds.Run:
+            if sixth and len(went) == 5:
+                raise sixth
+            went.append(name)
+            return {"time_s": 1.0}
+
+        return rounds.Side(name, run)
+
+    figures = (rounds.Figure("time_s", "time"),)
+    cases = [
+        rounds.Case("a", "", (side("a", KeyboardInterrupt()),), figures=figures),
+        rounds.Case("once", "", (side("once"),), figures=figures, once=True),
+        rounds.Case("b", "", (side("b"),), figures=figures),
+    ]
+    told: list[str] = []
+    results, whole = rounds.run_cases(rounds.Bench(tmp_path, rounds.QUICK, 2, told.append), cases)
+    assert "".join(went) == "aoncebab"
+    assert whole
+    assert [line for line in told if line.startswith("[")][3].startswith("[4/5] round 2/2  a")
+    went.clear()
+    results, whole = rounds.run_cases(rounds.Bench(tmp_path, rounds.QUICK, 3, told.append), cases)
+    assert "".join(went) == "aoncebab"
+    assert not whole
+    assert [len(result["sides"][0]["runs"]) for result in results] == [2, 1, 2]
 
 
 @pytest.mark.usefixtures("modules")
@@ -140,7 +175,8 @@ def test_a_side_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None
     sides = (rounds.Side("sound", lambda _: {"time_s": 0.25}), rounds.Side("broken", fails))
     case = rounds.Case("case", "a case", sides, figures=(figure,))
     bench = rounds.Bench(tmp_path, rounds.QUICK, 2, lambda _: None)
-    result = rounds.run_case(bench, case)
+    (result,), whole = rounds.run_cases(bench, [case])
+    assert whole
     assert result["failed"] == {"broken": "no server"}
     text = report.markdown([case], [result], report.about(bench, tmp_path))
     assert "| case | sound | time | **0.250 s** (0.250 s–0.250 s) | ≤ 1.000 s ✓ |" in text
