@@ -39,6 +39,7 @@ WRITE_BYTES = 1 << 20  # given to the disk together
 MERGE_ROWS, MERGE_BYTES = 1_000_000, 256 << 20  # small closed tails are put together up to this
 
 LOW_PRIORITY = 10  # as `nice` has it
+SESSION_PRIORITY = Path("/proc/self/autogroup")  # sched(7)
 
 _DICTIONARIES = ["topic", "kind", "dialect", "source", "client"]
 _STATISTICS = ["offset", "ts", *_DICTIONARIES, "retain", "qos", "properties.list.element.key"]
@@ -308,11 +309,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def give_way() -> None:
-    """For the process. The session stays that of the broker: Linux gives each session as much of the processors as any
-    other, whatever the priorities in it. Ctrl-C is for the broker alone, so the process group does not."""
+    """For the process, which has a session of its own, since Ctrl-C is for the broker. Linux shares the processors out
+    among sessions before it looks at priorities within them, so both are told."""
     os.nice(LOW_PRIORITY)
-    if os.getsid(0) != os.getpid():
-        os.setpgid(0, 0)
+    try:
+        SESSION_PRIORITY.write_text(str(LOW_PRIORITY))
+    except OSError:  # a system that knows no such thing, or not now
+        pass
 
 
 if __name__ == "__main__":
