@@ -18,9 +18,8 @@ from rounds import COST, P99, Case, Figure, Ratio, Side, Wanted
 from servers import AMQTT, COMPILED, MOSQUITTO, NATS, RELAY, Broker, Peer, Server
 
 
-def load(name: str, server: Server, program: str, longer: int = 1, **settings: int) -> Side:
-    """`longer`: so many times the piece of others."""
-    return Side(name, up=partial(up, server, Load(program, settings, longer)))
+def load(name: str, server: Server, program: str, **settings: int) -> Side:
+    return Side(name, up=partial(up, server, Load(program, settings)))
 
 
 QUIET_UDP = Broker("udp", log=False)
@@ -31,6 +30,7 @@ MQTT = Broker("mqtt", log=False)
 
 SETTLE_MS = 100  # of a piece at a fixed rate: a device that sends all the time does not meet a broker that was idle
 ANOTHER = "another Mosquitto"
+LOG_ON = Wanted(least=0.5)  # of the rate without it
 LOG_ON_BESIDE = {(0, NATS.name): Wanted(least=0.5), (1, MOSQUITTO.name): Wanted(least=3.0)}  # by QoS
 
 
@@ -47,7 +47,7 @@ def mqtt(
         load(peer.name, peer, "nats_load" if peer is NATS else "mqtt_load", **settings) for peer in installed(*peers)
     ]
     ratios = [Ratio("SMB", side.name, wanted=Wanted(least=1.0)) for side in others]
-    ratios.append(Ratio("SMB, log on", "SMB"))
+    ratios.append(Ratio("SMB, log on", "SMB", wanted=LOG_ON if not settings.get("qos") else Wanted()))
     ratios += [
         Ratio("SMB, log on", side.name, wanted=LOG_ON_BESIDE[settings.get("qos", 0), side.name])
         for side in others
@@ -80,19 +80,16 @@ def latency(rate: int, *, full: bool = False) -> Case:
         f"latency-{rate}",
         f"time to the subscriber at {rate:,} messages/s offered, 1 → 1, QoS 0",
         tuple(load(name, server, "nats_load" if server is NATS else "mqtt_load", **settings) for name, server in sides),
-        tuple(
-            Ratio(name, MOSQUITTO.name, P99, wanted, alike)
-            for name, wanted, alike in (
-                ("SMB", Wanted(most=1.0), (ANOTHER,)),
-                ("SMB, log on", Wanted(), (ANOTHER,)),
-                (ANOTHER, Wanted(), ()),
-            )
-            if MOSQUITTO.path and rate == 5_000
-        ),
+        _p99_beside_mosquitto() if MOSQUITTO.path and rate == 5_000 else (),
         tuple(Figure(key, title, "µs") for key, title in keys),
         full=full,
         oftener=6,
     )
+
+
+def _p99_beside_mosquitto() -> tuple[Ratio, ...]:
+    own = (Ratio(name, MOSQUITTO.name, P99, Wanted(most=1.0), (ANOTHER,)) for name in ("SMB", "SMB, log on"))
+    return *own, Ratio(ANOTHER, MOSQUITTO.name, P99)
 
 
 def subscriptions() -> Case:

@@ -65,7 +65,6 @@ LAST_P99 = "last_p99_us"  # of one piece
 class Load:
     program: str
     settings: Mapping[str, int] = field(default_factory=dict)
-    longer: int = 1
 
 
 class Meter:
@@ -113,7 +112,7 @@ def up(server: Server, load: Load, bench: Bench) -> Iterator["Sitting"]:
     try:
         with (
             started(server, directory) as (pid, port),
-            Generator(load, port, bench.scale.warm_ms, bench.scale.piece_ms * load.longer) as generator,
+            Generator(load, port, bench.scale.warm_ms, bench.scale.piece_ms) as generator,
         ):
             sitting = Sitting(generator, Meter(pid, server.log_in(directory)))
             yield sitting
