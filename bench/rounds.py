@@ -140,6 +140,7 @@ class Measuring:
         self.runs: dict[str, list[Run]] = {side.name: [] for side in case.sides}
         self.failed: dict[str, str] = {}
         self._order = Random(case.name)  # another in every round, and the same in another run of the suite
+        self.done = 0  # rounds that came to their end
 
     def go(self) -> None:
         """One more round."""
@@ -150,10 +151,7 @@ class Measuring:
             self._bench.say(f"  {name}: {shown(run[key])} {key}")
         for name in self.failed.keys() - before:
             self._bench.say(f"  {name}: failed: {self.failed[name]}")
-
-    @property
-    def begun(self) -> bool:
-        return bool(self.failed) or any(self.runs.values())
+        self.done += 1
 
     def result(self) -> dict:
         runs, failed = self.runs, self.failed
@@ -174,7 +172,7 @@ class Measuring:
 
 
 def run_cases(bench: Bench, cases: Sequence[Case]) -> tuple[list[dict], bool]:
-    """The results of those that were begun, and whether all came to their end: Ctrl-C ends it early."""
+    """The results of those that have had a round, and whether all came to their end: Ctrl-C ends it early."""
     measured = [Measuring(bench, case) for case in cases]
     steps = [(number, each) for number in range(1, bench.rounds + 1) for each in measured if number <= each.rounds]
     whole = True
@@ -184,7 +182,7 @@ def run_cases(bench: Bench, cases: Sequence[Case]) -> tuple[list[dict], bool]:
             each.go()
     except KeyboardInterrupt:
         whole = False
-    return [each.result() for each in measured if each.begun], whole
+    return [each.result() for each in measured if each.done], whole
 
 
 def one_round(bench: Bench, case: Case, failed: dict[str, str], order: Random) -> dict[str, Run]:

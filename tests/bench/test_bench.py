@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import mean
@@ -161,6 +162,24 @@ def test_all_cases_have_a_round_before_the_next_and_what_was_done_is_kept(tmp_pa
     assert "".join(went) == "aoncebab"
     assert not whole
     assert [len(result["sides"][0]["runs"]) for result in results] == [2, 1, 2]
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_case_that_is_interrupted_in_its_first_round_is_left_out(tmp_path: Path) -> None:
+    import rounds
+
+    def ends_with(error: BaseException) -> Callable[[object], rounds.Run]:
+        def run(_bench: object) -> rounds.Run:
+            raise error
+
+        return run
+
+    sides = (
+        rounds.Side("broken", ends_with(rounds.RunFailed("no server"))),
+        rounds.Side("stopped", ends_with(KeyboardInterrupt())),
+    )
+    case = rounds.Case("a", "", sides, figures=(rounds.Figure("time_s", "time"),))
+    assert rounds.run_cases(rounds.Bench(tmp_path, rounds.QUICK, 2, lambda _: None), [case]) == ([], False)
 
 
 @pytest.mark.usefixtures("modules")
