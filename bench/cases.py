@@ -28,6 +28,7 @@ MQTT = Broker("mqtt", log=False)
 
 # --- MQTT, beside its peers ---
 
+LATENCY_MS = 500  # of a piece at a fixed rate: so long that each has a commit of the log
 SETTLE_MS = 100  # of a piece at a fixed rate: a device that sends all the time does not meet a broker that was idle
 ANOTHER = "another Mosquitto"
 LOG_ON = Wanted(least=0.5)  # of the rate without it
@@ -75,7 +76,7 @@ def latency(rate: int, *, full: bool = False) -> Case:
     if MOSQUITTO.path:
         sides.append((ANOTHER, MOSQUITTO))  # how far two of a kind differ
     keys = (("p50_us", "p50"), (P99, "p99"), ("p999_us", "p99.9"))
-    settings = {"rate": rate, "window": 100_000, "settle_ms": SETTLE_MS}
+    settings = {"rate": rate, "window": 100_000, "settle_ms": SETTLE_MS, "run_ms": LATENCY_MS}
     return Case(
         f"latency-{rate}",
         f"time to the subscriber at {rate:,} messages/s offered, 1 → 1, QoS 0",
@@ -83,7 +84,7 @@ def latency(rate: int, *, full: bool = False) -> Case:
         _p99_beside_mosquitto() if MOSQUITTO.path and rate == 5_000 else (),
         tuple(Figure(key, title, "µs") for key, title in keys),
         full=full,
-        oftener=6,
+        oftener=3,
     )
 
 

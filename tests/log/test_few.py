@@ -1,11 +1,12 @@
 """A small append has the same bytes whether Arrow makes them or `few`."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from smbroker.log.arrays import batches_of
-from smbroker.log.few import MOST_BYTES, MOST_ROWS, encoded
-from smbroker.log.format import Frame, decode, encode, frame_at
+from smbroker.log.few import MOST_BYTES, MOST_ROWS, SOON_BYTES, SOON_ROWS, encoded
+from smbroker.log.format import Frame, checked_frame_at, decode, encode, frame_at
 from smbroker.model.message import Columns, Dialect, Extra, Kind, Origin
 
 TOPICS = [b"t", "grüße/x".encode(), b"", b"a/b/c"]
@@ -72,9 +73,29 @@ def columns(rows: int, payload: bytes, *, extra: Extra | None = None, client: st
     return Columns(5, *lists, dict.fromkeys(range(rows), extra) if extra else {})
 
 
+@pytest.mark.parametrize("base", [0, 65_535, 65_536 - MOST_ROWS, 65_537 - MOST_ROWS, (1 << 40) + 70_000])
+def test_with_breaths_more_rows_are_made_so_and_are_the_same_when_read(base: int) -> None:
+    some = Columns()
+    origins = [Origin.at(Dialect.MQTT, f"127.0.0.1:{number}", f"c{number}") for number in range(3)]
+    for row in range(MOST_ROWS):
+        some.add(b"t/%d" % (row % 7), b"x" * (row % 5), origins[row % 3], 1_000 - row % 11)
+    made = encoded([some], base, 1, lambda: None)
+    assert made
+    message, rows, first_ts = made
+    assert (rows, first_ts) == (MOST_ROWS, 990)
+    frame = checked_frame_at(message)
+    assert isinstance(frame, Frame)
+    assert (frame.base, frame.first_ts, frame.last_ts) == (base, 990, 1_000)
+    (batch,) = batches_of([some], base)
+    assert decode(bytes(message), 0, frame).equals(batch.rows)
+
+
 def test_much_and_what_is_rare_is_left_to_arrow() -> None:
-    assert encoded([columns(MOST_ROWS, b"x")], 0, 1)
-    assert encoded([columns(MOST_ROWS, b"x"), columns(1, b"x")], 0, 1) is None
-    assert encoded([columns(2, bytes(MOST_BYTES // 2))], 0, 1) is None
+    assert encoded([columns(SOON_ROWS, b"x")], 0, 1)
+    assert encoded([columns(SOON_ROWS, b"x"), columns(1, b"x")], 0, 1) is None
+    assert encoded([columns(MOST_ROWS, b"x"), columns(1, b"x")], 0, 1, lambda: None) is None
+    assert encoded([columns(2, bytes(SOON_BYTES // 2))], 0, 1) is None
+    assert encoded([columns(2, bytes(SOON_BYTES // 2))], 0, 1, lambda: None)
+    assert encoded([columns(2, bytes(MOST_BYTES // 2))], 0, 1, lambda: None) is None
     assert encoded([columns(1, b"x", extra=Extra(0, False, (("a", "b"),)))], 0, 1) is None
     assert encoded([columns(1, b"x", client="c"), columns(1, b"x")], 0, 1) is None

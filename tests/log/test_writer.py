@@ -133,7 +133,7 @@ def test_a_failing_disk_refuses_at_once_and_recovers_by_itself(tmp_path: Path) -
 def test_a_message_too_large_for_the_log_is_refused_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "MAX_MESSAGE", 100)
     monkeypatch.setattr(arrays, "MAX_BYTES", 50)
-    monkeypatch.setattr(few, "MOST_BYTES", 50)
+    monkeypatch.setattr(few, "SOON_BYTES", 50)
     heard = Heard()
     log, writer = begun(tmp_path, QuickDisk(), heard)
     for text in ("a", "x" * 200, "b"):

@@ -13,9 +13,10 @@ from smbroker.log.log import Log
 from smbroker.model.errors import LogError
 from smbroker.model.message import Columns, Dialect, Kind, Origin
 from smbroker.model.stats import Stats
-from smbroker.server.commits import FEW, LINGER, SMALL_ROWS, SOON, Commits
+from smbroker.server.commits import BESIDE, FEW, SMALL_ROWS, SOON, Commits
 from smbroker.server.console import Console
 
+LINGER = 0.2
 ORIGIN = Origin(Dialect.MQTT, "127.0.0.1", 1)
 
 
@@ -32,6 +33,7 @@ class House:
             feed=Delivery({}, stats, lambda: None),
             release=lambda _: None,
             refuse=lambda *_: None,
+            linger=LINGER,
             recent_bytes=1 << 20,
         )
 
@@ -98,9 +100,14 @@ def test_many_do_not_gather_for_the_whole_time(house: House) -> None:
     assert texts_of(house.log) == [*texts[:FEW], "x", "y", *texts[FEW:]]
 
 
-@pytest.mark.parametrize("wait", [LINGER, SOON])
-def test_few_gather_until_it_is_time(house: House, wait: float) -> None:
-    house.commits.linger = wait
+@pytest.mark.parametrize(
+    ("streams", "pipelines", "wait"), [(0, False, LINGER), (0, True, BESIDE), (1, False, SOON), (2, True, SOON)]
+)
+def test_few_gather_until_it_is_time_which_is_sooner_if_someone_reads(
+    house: House, streams: int, pipelines: bool, wait: float
+) -> None:
+    house.commits.streams, house.commits.pipelines = streams, pipelines
+    assert house.commits.linger == wait
     house.keep("a")
     pass_time(house.loop, wait + 0.02)
     assert house.waiting == 0

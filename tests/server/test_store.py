@@ -2,10 +2,12 @@
 
 import asyncio
 import errno
+import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,9 @@ from smbroker.log.seal import LOW_PRIORITY
 from smbroker.log.segments import Segment
 from smbroker.log.settings import LogSettings
 from smbroker.model.message import Columns, Dialect, Kind, Origin
-from smbroker.server import store
+from smbroker.server import pipelines, store
 from smbroker.server.broker import Broker
+from smbroker.server.commits import BESIDE
 from smbroker.server.config import Config
 
 ORIGIN = Origin(Dialect.HTTP)
@@ -87,6 +90,30 @@ def test_messages_that_a_bug_keeps_from_the_log_are_told(tmp_path: Path, monkeyp
     assert len(said) == 1
     assert "2 messages could not be kept" in said[0]
     assert "ZeroDivisionError" in said[0]
+
+
+async def waits(data: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long messages gather without pipelines, while they run, and after that."""
+    broker = Broker(asyncio.get_running_loop(), replace(Config(), data=str(data), quiet=True), {})
+    assert broker.store
+    monkeypatch.setattr(store, "CARE", 0.01)
+    broker.store.start()
+    found = [broker.store.commits.linger]
+    for updated in (datetime.now(UTC), datetime.now(UTC) - timedelta(hours=1)):
+        (data / pipelines.FILE).write_text(json.dumps({"updated": updated.isoformat(), "pipelines": []}))
+        async with asyncio.timeout(60):
+            while broker.store.commits.linger == found[-1]:
+                await asyncio.sleep(0.01)
+        found.append(broker.store.commits.linger)
+    await broker.store.stop()
+    await broker.store.close()
+    return found
+
+
+def test_while_pipelines_run_messages_gather_for_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(asyncio.run, waits(tmp_path, monkeypatch)).result()
+    assert found == [LogSettings().linger, BESIDE, LogSettings().linger]
 
 
 async def left_at_the_second_pause(data: Path, tails: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -62,6 +62,26 @@ def test_each_message_has_its_own_time_though_they_are_kept_together(broker: Bro
     last.close()
 
 
+def test_who_asks_need_not_wait_for_what_gathers(tmp_path: Path) -> None:
+    settings = tmp_path / "smb.toml"
+    settings.write_text("[log]\nlinger = 3600\n")
+    with Broker("--config", str(settings), kinds=KINDS) as broker:
+        peer = broker.udp()
+        peer.send(b"sgathers")
+
+        def publish(text: str) -> None:
+            assert peer.ask(f"pgathers;{text}".encode()) == f"gathers;{text}".encode()
+
+        publish("a")
+        assert [row["text"] for row in messages(broker).rows] == ["a"]
+        publish("b")
+        assert [(one["topic"], one["count"]) for one in get(broker, "/v1/topics").json] == [("gathers", 2)]
+        publish("c")
+        events = Events(broker, "?from=0")
+        assert [event.data["text"] for event in events.take(3)] == ["a", "b", "c"]
+        events.close()
+
+
 @pytest.mark.parametrize(
     ("query", "expected"),
     [

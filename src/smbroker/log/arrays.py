@@ -123,10 +123,7 @@ def _counted() -> pa.Array:
 def stamps(group: list[Columns]) -> bytes:
     """The column ts."""
     return b"".join(
-        [
-            array("q", one.stamps).tobytes() if one.stamps else array("q", [one.received]).tobytes() * len(one)
-            for one in group
-        ]
+        [one.stamps.tobytes() if one.stamps else one.received.to_bytes(8, "little") * len(one) for one in group]
     )
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 LOCK = "lock"
 MAX_APPENDS = 50_000  # of a tail: each is checked by itself when a log is opened, some 8 µs
-SMALL = 256 << 10  # bytes; a smaller append makes room for more of its kind
+SMALL = 512 << 10  # bytes; a smaller append makes room for more of its kind
 LARGE = 512 << 10  # bytes; a larger one goes past the page cache
 PLENTY = 256 << 20  # free bytes of a disk that has room to make
 _ZEROS = bytes(1 << 20)

@@ -5,6 +5,7 @@ no object per message: what one turn received is one `Columns`, lists of equal l
 other than BYTES and STRING are numbers of the `typed` dialect; their payload is the decimal text.
 """
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -111,8 +112,8 @@ class Columns:
     """Messages in the order received: `topics[i]`, `payloads[i]`, `kinds[i]` and `origins[i]` are one message."""
 
     __slots__ = (
-        "_bytes", "_extras", "_packed", "_payloads", "_shared", "_topic", "base", "kinds", "origins", "received",
-        "stamps", "topics", "wires",
+        "_bytes", "_earliest", "_extras", "_latest", "_packed", "_payloads", "_shared", "_topic", "base", "kinds",
+        "origins", "received", "stamps", "topics", "wires",
     )  # fmt: skip
 
     def __init__(
@@ -125,7 +126,7 @@ class Columns:
         extras: dict[int, Extra] | None = None,
         wires: list[Wire] | None = None,
         base: int = -1,
-        stamps: list[int] | None = None,
+        stamps: "array[int] | None" = None,
     ) -> None:
         self.received = received  # when, in microseconds since 1970 UTC: one time for all that a turn brought
         self.topics = [] if topics is None else topics
@@ -137,7 +138,8 @@ class Columns:
         self._shared = False  # some rows have that of their wire
         self.wires = [] if wires is None else wires  # rows that came in as MQTT packets
         self.base = base  # the offset of the first row, once committed
-        self.stamps = [] if stamps is None else stamps  # when each row was received, if several turns were gathered
+        self.stamps = array("q") if stamps is None else stamps  # when each row came, if several turns were gathered …
+        self._earliest, self._latest = (min(stamps), max(stamps)) if stamps else (0, 0)  # … and of those
         self._bytes = -1
         self._topic: Topic | None = _NOT_ASKED
 
@@ -147,11 +149,16 @@ class Columns:
     def gather(self, other: "Columns") -> None:
         """Takes over the rows of another turn; how they came (`wires`) is left out."""
         row, count = len(self.topics), len(other.topics)
+        if not count:
+            return
+        earliest, latest = other.times
+        self._earliest = min(self._earliest, earliest) if row else earliest
+        self._latest = max(self._latest, latest) if row else latest
         self.topics += other.topics
         self.payloads.extend(other.payloads)
         self.kinds += other.kinds
         self.origins += other.origins
-        self.stamps += other.stamps or [other.received] * count
+        self.stamps += other.stamps or array("q", [other.received]) * count
         self._bytes = max(self._bytes, 0) + other.bytes
         if extras := other.extras:
             self.extras.update({row + at: extra for at, extra in extras.items()})
@@ -159,6 +166,12 @@ class Columns:
 
     def add(self, topic: Topic, payload: bytes, origin: Origin, received: int) -> None:
         """One more row, of bytes, to those that were gathered."""
+        if not self.topics:
+            self._earliest = self._latest = received
+        elif received > self._latest:
+            self._latest = received
+        elif received < self._earliest:  # the clock was set back
+            self._earliest = received
         self.topics.append(topic)
         self.payloads.append(payload)
         self.kinds.append(Kind.BYTES)
@@ -241,7 +254,7 @@ class Columns:
     @property
     def times(self) -> tuple[int, int]:
         """Least and greatest `ts`."""
-        return (min(self.stamps), max(self.stamps)) if self.stamps else (self.received, self.received)
+        return (self._earliest, self._latest) if self.stamps else (self.received, self.received)
 
     @property
     def bytes(self) -> int:
@@ -303,5 +316,5 @@ class Columns:
             [self.kinds[row] for row in numbers],
             [self.origins[row] for row in numbers],
             {new: self.extras[row] for new, row in enumerate(numbers) if row in self.extras},
-            stamps=[self.stamps[row] for row in numbers] if self.stamps else None,
+            stamps=array("q", [self.stamps[row] for row in numbers]) if self.stamps else None,
         )

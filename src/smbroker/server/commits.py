@@ -1,8 +1,8 @@
 """Between the turn and the log: columns go in, and come back once they are on disk.
 
 A turn's columns are handed to the writing thread at once if someone waits for them: an acknowledgement,
-or a subscriber that is fed from the log. Otherwise they gather for up to a tenth of a second, because a commit
-costs the same for one message as for hundreds; the rows of small turns become one. When
+or a subscriber that is fed from the log. Otherwise they gather (`linger`), because a commit holds up the messages
+that come in meanwhile, whether it is of one or of a thousand; the rows of small turns become one. When
 they are committed, the acknowledgements are released, those who are fed from the log get them, and they
 stay in memory for a while (`recent`). While the log cannot take messages (`failed`) nothing is handed
 over, and what wants an acknowledgement is refused before it is routed.
@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from smbroker.core.delivery import Delivery
+from smbroker.log.few import MOST_ROWS
 from smbroker.log.format import Note
 from smbroker.log.log import Log
 from smbroker.log.writer import Entry, Writer
@@ -32,9 +33,9 @@ Told: TypeAlias = Callable[[int | LogError | None], None]
 
 BEHIND = 64 << 20  # bytes that wait to be written when reading from publishers pauses
 CAUGHT_UP = 16 << 20  # … and goes on
-LINGER = 0.1  # seconds that messages may gather when nobody waits for their commit …
-SOON = 0.05  # … while streams of HTTP are open, which show what is committed; or if there are …
-FEW = 500  # … as many as the log can lay out without holding up others (`log/few.py`)
+SOON = 0.05  # seconds that messages gather while streams of HTTP are open, or if there are …
+FEW = MOST_ROWS  # … as many as the log can lay out without holding up others
+BESIDE = 0.1  # … while pipelines run
 ROW_BYTES = 100  # what a message takes besides its topic and payload
 WIRE_BYTES = 200  # what one or several that came as packets take besides
 FLUSH_ROWS, FLUSH_BYTES = 500, 1 << 20  # delivered before outboxes are flushed
@@ -55,8 +56,10 @@ class Commits:
         feed: Delivery,
         release: Callable[[Sequence[Ack]], None],
         refuse: Callable[[Client, bytes, LogError], None],
+        linger: float,
         recent_bytes: int,
     ) -> None:
+        """`linger`: seconds that messages may gather if nobody waits for their commit and nobody reads them."""
         self.log = log
         self.stats = stats
         self.recent = Recent(log.next_offset, recent_bytes)
@@ -74,7 +77,9 @@ class Commits:
         self._delivered_rows = self._delivered_bytes = 0
         self._timer: TimerHandle | None = None
         self._soon = 0.0  # when those that gather will have gathered for SOON; 0: they do not any longer than that
-        self.linger = LINGER
+        self._longest = linger
+        self.streams = 0  # of HTTP, which show what is committed
+        self.pipelines = False  # run, and read it
         self._paused: list[Callable[[], None]] = []
         self.on_commit: Callable[[], None] = lambda: None  # after each commit, with `recent` up to date
         told = loop.call_soon_threadsafe
@@ -85,6 +90,11 @@ class Commits:
             lambda error: _ignore(told(self._state, error)),
             appended=stats.appends.add,
         )
+
+    @property
+    def linger(self) -> float:
+        """Seconds until what nobody waits for is committed, if it is not much."""
+        return min(self._longest, SOON if self.streams else BESIDE if self.pipelines else self._longest)
 
     @property
     def first_offset(self) -> int:

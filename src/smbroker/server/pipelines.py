@@ -23,6 +23,11 @@ def status(data: Path) -> dict[str, Any]:
     return {"running": _age(updated) < STALE, "updated": updated, "pipelines": found}
 
 
+def running(data: Path) -> bool:
+    """Whether there is a runner."""
+    return bool(status(data)["running"])
+
+
 def summary(told: dict[str, Any]) -> str:
     """One word: off, ok, or failed if a pipeline is not well."""
     if not told["running"]:

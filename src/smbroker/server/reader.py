@@ -32,7 +32,7 @@ from smbroker.model.filter import Filter
 from smbroker.model.grant import Grant
 from smbroker.model.message import Columns, Dialect
 from smbroker.model.rights import ALL, Permit
-from smbroker.server.commits import LINGER, SOON, size_of
+from smbroker.server.commits import size_of
 from smbroker.server.config import Config
 from smbroker.server.recent import Recent
 from smbroker.server.store import Store
@@ -99,6 +99,7 @@ class Reader:
         check_replay(who, pattern)
         self._need_log("history")
         with self._one_replay(), self._reading() as reading:
+            await self._all_kept()
             begin = self.first_offset if start is None else start
             if since is not None:
                 begin = max(begin, (await self._asked(Moment(reading, since), Place)).offset)
@@ -187,7 +188,9 @@ class Reader:
         self.streams += step
         self._turn.tell_relayed(self._relayed if self.streams and not self._store else None)
         if self._store:
-            self._store.commits.linger = SOON if self.streams else LINGER
+            self._store.commits.streams = self.streams
+            if step > 0:
+                self._store.commits.hand_over()  # what has gathered so far it need not wait for
 
     def _relayed(self, columns: Columns) -> None:
         self.recent.add(self.recent.next, columns, size_of(columns))
@@ -202,6 +205,7 @@ class Reader:
         check_replay(who, None)
         self._need_log("list of topics")
         with self._reading() as reading:
+            await self._all_kept()
             deadline, through = time.monotonic() + PATIENCE, self.recent.next
             while await self._advance_census(reading, through) < through and time.monotonic() < deadline:
                 pass
@@ -225,6 +229,11 @@ class Reader:
     @property
     def first_offset(self) -> int:
         return self._store.commits.first_offset if self._store else 0
+
+    async def _all_kept(self) -> None:
+        """What came in before is in the log, if it can be: whoever publishes and then asks finds it."""
+        assert self._store
+        await self._store.all_kept()
 
     def _need_log(self, what: str) -> None:
         if not self._store:

@@ -17,6 +17,7 @@ from smbroker.log.segments import Segment
 from smbroker.log.state import State
 from smbroker.model.errors import LogError
 from smbroker.model.message import Dialect, Origin
+from smbroker.server import pipelines
 from smbroker.server.commits import Commits
 from smbroker.server.config import Config
 from smbroker.server.console import Console
@@ -99,6 +100,12 @@ class Store:
                     self._memory.drop(one.key)
                 best.restore(origin.dialect, address, list(one.subscriptions))
 
+    async def all_kept(self) -> None:
+        """Returns when all that was submitted so far is committed or has failed."""
+        told = asyncio.get_running_loop().create_future()
+        self._commits.after(lambda: None if told.done() else told.set_result(None))
+        await told
+
     async def stop(self) -> None:
         """Everything is on disk when this returns; acknowledgements have been put into their outboxes."""
         for task in self._tasks:
@@ -142,7 +149,9 @@ class Store:
         self._memory.save_cursors()
         if self.mqtt:
             self.mqtt.save()
-        await asyncio.get_running_loop().run_in_executor(None, self._log.retain, time.time())
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._log.retain, time.time())
+        self._commits.pipelines = await loop.run_in_executor(None, pipelines.running, self.data)
         return False
 
     async def _seal_closed(self) -> bool:
@@ -154,12 +163,10 @@ class Store:
 
     async def _notes_applied(self) -> bool:
         """Sealing drops the notes: what they say must be in the state before. Whether it is."""
-        loop = asyncio.get_running_loop()
-        told = loop.create_future()
-        self._commits.after(lambda: None if told.done() else told.set_result(None))
-        await told  # the loop has heard of all that the closed tails hold
+        await self.all_kept()  # the loop has heard of all that the closed tails hold
         if self.mqtt:
             self.mqtt.save()
+        loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, self.ledger.apply, self._commits.recent.next)
 
     async def _seal(self, closed: Sequence[Segment]) -> bool:

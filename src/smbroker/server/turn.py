@@ -90,6 +90,7 @@ class Turn:
             feed=self.committed,
             release=self._release,
             refuse=self._not_logged,
+            linger=self.config.log.linger,
             recent_bytes=self.config.log.recent_bytes,
         )
         self.followers = Followers(self.committed, self.commits, history, self.console, self.later)
