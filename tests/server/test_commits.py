@@ -13,7 +13,7 @@ from smbroker.log.log import Log
 from smbroker.model.errors import LogError
 from smbroker.model.message import Columns, Dialect, Kind, Origin
 from smbroker.model.stats import Stats
-from smbroker.server.commits import BESIDE, FEW, SMALL_ROWS, SOON, Commits
+from smbroker.server.commits import BESIDE, ENOUGH_BYTES, FEW, SMALL_ROWS, SOON, Commits
 from smbroker.server.console import Console
 
 LINGER = 0.2
@@ -92,12 +92,26 @@ def test_many_do_not_gather_for_the_whole_time(house: House) -> None:
     assert house.waiting == 0
     house.keep("y")
     pass_time(house.loop, SOON + 0.01)
+    assert house.waiting == 0, "after many it is not long either"
+    house.keep("z")
+    pass_time(house.loop, SOON + 0.01)
     assert house.waiting == 1
     house.turn(*texts[FEW:])
     pass_time(house.loop, 0.01)
     assert house.waiting == 0
     house.close()
-    assert texts_of(house.log) == [*texts[:FEW], "x", "y", *texts[FEW:]]
+    assert texts_of(house.log) == [*texts[:FEW], "x", "y", "z", *texts[FEW:]]
+
+
+def test_after_much_what_follows_does_not_gather_for_long(house: House) -> None:
+    house.turn("x" * ENOUGH_BYTES)
+    assert house.waiting == 0
+    assert house.commits.linger == SOON
+    house.keep("y")
+    pass_time(house.loop, SOON + 0.01)
+    assert house.waiting == 0
+    assert house.commits.linger == LINGER
+    house.close()
 
 
 @pytest.mark.parametrize(

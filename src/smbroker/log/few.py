@@ -17,10 +17,7 @@ from smbroker.log.layout import Piece, message
 from smbroker.model.message import Columns, Kind, Origin
 
 SOON_ROWS, SOON_BYTES = PLAIN_ROWS, 256 << 10  # rows, and of topics and payloads: about where Arrow is as fast
-MOST_ROWS, MOST_BYTES = (
-    4_000,
-    512 << 10,
-)  # with breaths: Arrow has none, and whoever comes meanwhile waits for all of it
+MOST_ROWS, MOST_BYTES = 4_000, 512 << 10  # with breaths; Arrow has none: who comes meanwhile waits for all of it
 
 _NOTHING = b""
 

@@ -33,9 +33,10 @@ Told: TypeAlias = Callable[[int | LogError | None], None]
 
 BEHIND = 64 << 20  # bytes that wait to be written when reading from publishers pauses
 CAUGHT_UP = 16 << 20  # … and goes on
-SOON = 0.05  # seconds that messages gather while streams of HTTP are open, or if there are …
-FEW = MOST_ROWS  # … as many as the log can lay out without holding up others
-BESIDE = 0.1  # … while pipelines run
+SOON = 0.05  # seconds that messages gather while streams of HTTP are open, or while many come: there are …
+FEW = MOST_ROWS  # … as many as the log can lay out without holding up others …
+MUCH = 1 << 20  # … or so many bytes of payloads, or there were the last time
+BESIDE = 0.1  # seconds, while pipelines run
 ROW_BYTES = 100  # what a message takes besides its topic and payload
 WIRE_BYTES = 200  # what one or several that came as packets take besides
 FLUSH_ROWS, FLUSH_BYTES = 500, 1 << 20  # delivered before outboxes are flushed
@@ -77,6 +78,7 @@ class Commits:
         self._delivered_rows = self._delivered_bytes = 0
         self._timer: TimerHandle | None = None
         self._soon = 0.0  # when those that gather will have gathered for SOON; 0: they do not any longer than that
+        self._busy = False  # many came before the last commit
         self._longest = linger
         self.streams = 0  # of HTTP, which show what is committed
         self.pipelines = False  # run, and read it
@@ -94,7 +96,8 @@ class Commits:
     @property
     def linger(self) -> float:
         """Seconds until what nobody waits for is committed, if it is not much."""
-        return min(self._longest, SOON if self.streams else BESIDE if self.pipelines else self._longest)
+        soon = SOON if self.streams or self._busy else BESIDE if self.pipelines else self._longest
+        return min(self._longest, soon)
 
     @property
     def first_offset(self) -> int:
@@ -170,6 +173,7 @@ class Commits:
             self._timer = None
         gathered, self._gathered = self._gathered, []
         hurried, self._hurried = self._hurried, False
+        self._busy = self._rows >= FEW or self._bytes >= MUCH
         self._rows = self._bytes = 0
         self._small = None
         for columns, told, notes in gathered:
