@@ -13,7 +13,7 @@ from smbroker.log.log import Log
 from smbroker.model.errors import LogError
 from smbroker.model.message import Columns, Dialect, Kind, Origin
 from smbroker.model.stats import Stats
-from smbroker.server.commits import BESIDE, ENOUGH_BYTES, FEW, SMALL_ROWS, SOON, Commits
+from smbroker.server.commits import BESIDE, ENOUGH_BYTES, FEW, SMALL_ROWS, SOON, STILL, Commits
 from smbroker.server.console import Console
 
 LINGER = 0.2
@@ -101,6 +101,18 @@ def test_many_do_not_gather_for_the_whole_time(house: House) -> None:
     assert house.waiting == 0
     house.close()
     assert texts_of(house.log) == [*texts[:FEW], "x", "y", "z", *texts[FEW:]]
+
+
+def test_while_many_come_some_are_enough_to_go_on_so(house: House) -> None:
+    counts = [FEW, FEW // STILL, FEW // STILL, FEW // STILL - 1]
+    waits = []
+    for count in counts:
+        house.keep(*["x"] * count)
+        pass_time(house.loop, SOON + 0.01)
+        assert house.waiting == 0
+        waits.append(house.commits.linger)
+    assert waits == [SOON, SOON, SOON, LINGER]
+    house.close()
 
 
 def test_after_much_what_follows_does_not_gather_for_long(house: House) -> None:

@@ -35,7 +35,8 @@ BEHIND = 64 << 20  # bytes that wait to be written when reading from publishers 
 CAUGHT_UP = 16 << 20  # … and goes on
 SOON = 0.05  # seconds that messages gather while streams of HTTP are open, or while many come: there are …
 FEW = MOST_ROWS  # … as many as the log can lay out without holding up others …
-MUCH = 1 << 20  # … or so many bytes of payloads, or there were the last time
+MUCH = 1 << 20  # … or so many bytes of payloads, or there were the last time; and then …
+STILL = 8  # … an eighth of that is enough
 BESIDE = 0.1  # seconds, while pipelines run
 ROW_BYTES = 100  # what a message takes besides its topic and payload
 WIRE_BYTES = 200  # what one or several that came as packets take besides
@@ -173,7 +174,8 @@ class Commits:
             self._timer = None
         gathered, self._gathered = self._gathered, []
         hurried, self._hurried = self._hurried, False
-        self._busy = self._rows >= FEW or self._bytes >= MUCH
+        weight = STILL if self._busy else 1
+        self._busy = weight * self._rows >= FEW or weight * self._bytes >= MUCH
         self._rows = self._bytes = 0
         self._small = None
         for columns, told, notes in gathered:
