@@ -132,13 +132,26 @@ def test_after_much_what_follows_does_not_gather_for_long(house: House) -> None:
 def test_few_gather_until_it_is_time_which_is_sooner_if_someone_reads(
     house: House, streams: int, pipelines: bool, wait: float
 ) -> None:
-    house.commits.streams, house.commits.pipelines = streams, pipelines
+    house.commits.read_by(streams=streams, pipelines=pipelines)
     assert house.commits.linger == wait
     house.keep("a")
     pass_time(house.loop, wait + 0.02)
     assert house.waiting == 0
     house.close()
     assert texts_of(house.log) == ["a"]
+
+
+def test_a_reader_who_is_new_does_not_wait_for_what_has_gathered(house: House) -> None:
+    for readers in ({"pipelines": True}, {"streams": 1}):
+        house.keep("a")
+        house.commits.read_by(**readers)
+        assert house.waiting == 0
+    house.keep("b")
+    house.commits.read_by(streams=2)
+    house.commits.read_by(streams=0, pipelines=False)
+    assert house.waiting == 1, "these were there already, and nobody is new"
+    house.close()
+    assert texts_of(house.log) == ["a", "a", "b"]
 
 
 def test_while_the_log_takes_none_they_are_counted(house: House) -> None:

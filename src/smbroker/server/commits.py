@@ -181,6 +181,14 @@ class Commits:
         for columns, told, notes in gathered:
             self._writer.submit(columns, notes, told, size_of(columns), hurried)
 
+    def read_by(self, *, streams: int | None = None, pipelines: bool | None = None) -> None:
+        """How many streams, or whether pipelines, read from here on. Who is new does not wait for what has gathered."""
+        before = self.linger
+        self.streams = self.streams if streams is None else streams
+        self.pipelines = self.pipelines if pipelines is None else pipelines
+        if self.linger < before:
+            self.hand_over()
+
     def after(self, callback: Callable[[], None]) -> None:
         """Calls back when everything submitted so far is committed or has failed."""
         if self._submitted:

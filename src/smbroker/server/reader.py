@@ -188,9 +188,7 @@ class Reader:
         self.streams += step
         self._turn.tell_relayed(self._relayed if self.streams and not self._store else None)
         if self._store:
-            self._store.commits.streams = self.streams
-            if step > 0:
-                self._store.commits.hand_over()  # what has gathered so far it need not wait for
+            self._store.commits.read_by(streams=self.streams)
 
     def _relayed(self, columns: Columns) -> None:
         self.recent.add(self.recent.next, columns, size_of(columns))

@@ -151,7 +151,7 @@ class Store:
             self.mqtt.save()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._log.retain, time.time())
-        self._commits.pipelines = await loop.run_in_executor(None, pipelines.running, self.data)
+        self._commits.read_by(pipelines=await loop.run_in_executor(None, pipelines.running, self.data))
         return False
 
     async def _seal_closed(self) -> bool:
