@@ -16,7 +16,7 @@ from flow.peers import Peer, counts, settled
 from flow.test_pairs import Subscriber
 from flow.wires import datagram, delivery, frame, padded_publish, publication, subscription
 from smbroker.dialects.mqtt import fields as f
-from smbroker.dialects.mqtt.packets import Ack, Publish
+from smbroker.dialects.mqtt.packets import Ack, Disconnect, Publish, Will
 
 REFUSING = "the log cannot be appended to: No space left on device"
 AGAIN = "the log takes messages again"
@@ -341,3 +341,57 @@ def test_mqtt_on_a_full_disk(tmp_path: Path, disk: Disk) -> None:
         assert kept.quiet()
     topics = [payload for (payload,) in home.rows("payload")]
     assert topics == [b"before", *[b"again"] * 4]
+
+
+@pytest.mark.parametrize(("version", "stays"), [(4, True), (5, True), (5, False)])
+def test_qos_2_that_the_disk_refused_is_taken_when_it_comes_again(
+    tmp_path: Path, disk: Disk, version: int, stays: bool
+) -> None:
+    """Refused after it was routed, whether its client is still there or has said goodbye."""
+    home = Home(tmp_path, data=disk.folder / "data", kinds=("udp", "mqtt"))
+    keep: f.Properties = {f.SESSION_EXPIRY: 1_000} if version == 5 else {}
+    packet = Publish(b"t", b"x" * LARGE, 2, packet_id=5)
+    with killed(home.broker()) as broker:
+        client = Mqtt(broker, "c", version=version, clean=False, properties=keep)
+        disk.fill()
+        client.tcp.send(packet.encode(version) + (b"" if stays else Disconnect().encode(version)))
+        if version == 5:
+            assert client.expect(Ack).reason == 0x83
+        if version == 5 and stays:
+            client.disconnect()
+        assert client.closed()
+        broker.err.wait(REFUSING)
+        disk.free()
+        recovered(broker)
+        client = Mqtt(broker, "c", version=version, clean=False, properties=keep)
+        client.send(Publish(b"t", packet.payload, 2, packet_id=5, dup=True))
+        assert client.expect(Ack) == Ack(f.PUBREC, 5)
+    assert home.rows("payload") == [(packet.payload,)]
+
+
+def test_who_is_ended_because_the_disk_refused_has_its_will_published(tmp_path: Path, disk: Disk) -> None:
+    home = Home(tmp_path, data=disk.folder / "data", kinds=("udp", "mqtt"))
+    with home.broker() as broker:
+        watcher = Mqtt(broker)
+        watcher.subscribe("gone")
+        client = Mqtt(broker, "c", will=Will(b"gone", b"by will"))
+        disk.fill()
+        client.send(Publish(b"t", b"x" * LARGE, 1, packet_id=1))
+        assert client.closed(), "without a PUBACK"
+        assert watcher.get().payload == b"by will"
+
+
+def test_what_was_refused_does_not_make_room_for_more_under_way(tmp_path: Path, disk: Disk) -> None:
+    settings = "[mqtt]\nreceive_maximum = 10\n"
+    home = Home(tmp_path, settings, data=disk.folder / "data", kinds=("udp", "mqtt"))
+    with home.broker() as broker:
+        client = Mqtt(broker, version=5)
+        refusing(broker, disk)
+        for _ in range(20):
+            ack = client.publish("t", b"refused", 1, properties={f.USER: [("k", "v")]})
+            assert ack
+            assert ack.reason == 0x83
+        disk.free()
+        recovered(broker)
+        client.tcp.send(b"".join(Publish(b"t", b"x", 1, packet_id=at).encode(5) for at in range(100, 111)))
+        assert client.ended(0x93)

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from flow.house import Broker
-from flow.mqtt import VERSIONS, Mqtt, topic
+from flow.mqtt import KINDS, VERSIONS, Mqtt, topic
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Ack, Connack, Connect, Publish, Results, Subscribe, Topics, Will
 
@@ -94,6 +95,17 @@ def test_a_keep_alive_that_passes_sends_the_will(broker: Broker) -> None:
         message = watcher.get()
         assert (message.payload, message.qos, message.retain) == (b"silent", 2, False)
         assert client.ended(0x8D)
+
+
+@pytest.mark.parametrize(("version", "code"), [(4, 3), (5, 0x95)])
+def test_a_will_that_could_not_be_published_is_refused_at_once(tmp_path: Path, version: int, code: int) -> None:
+    config = tmp_path / "smb.toml"
+    config.write_text("max_payload = 1_000\n")
+    with Broker("--config", str(config), kinds=KINDS) as broker:
+        client = Mqtt(broker, version=version, will=Will(b"t", b"x" * 1_001))
+        assert client.connack.code == code
+        assert client.closed()
+        Mqtt(broker, version=version, will=Will(b"t", b"x" * 1_000)).drop()
 
 
 def test_a_will_has_its_properties(broker: Broker) -> None:

@@ -274,6 +274,44 @@ def test_smb_replay() -> None:
         assert client.subscribe("h/#", properties={f.USER: [("smb-replay", "tomorrow")]}) == [0x83]
 
 
+@pytest.fixture
+def lingering(tmp_path: Path) -> Iterator[Broker]:
+    """What nobody waits for is committed much later."""
+    config = tmp_path / "smb.toml"
+    config.write_text("[log]\nlinger = 3600\n")
+    with Broker("--config", str(config), kinds=KINDS) as broker:
+        yield broker
+
+
+def test_the_last_messages_are_those_before_the_subscription(lingering: Broker) -> None:
+    publisher = Mqtt(lingering)
+    for number in range(3):
+        publisher.publish("h", b"%d" % number)
+    assert publisher.quiet()
+    client = Mqtt(lingering, version=5)
+    assert client.subscribe("h", qos=1, properties={f.USER: [("smb-replay", "last=1")]}) == [1]
+    assert numbers(client, 1) == [2]
+    publisher.publish("h", b"3", 1)
+    assert numbers(client, 1) == [3]
+    assert client.quiet()
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_subscription_that_is_replaced_at_once_begins_where_the_first_did(lingering: Broker, together: bool) -> None:
+    publisher = Mqtt(lingering)
+    publisher.publish("other")
+    assert publisher.quiet(), "there is something to be committed"
+    client = Mqtt(lingering)
+    topics = [Topics(b"t", 1), Topics(b"t", 2)]
+    packets = [Subscribe(1, topics)] if together else [Subscribe(at, [one]) for at, one in enumerate(topics, 1)]
+    client.tcp.send(b"".join(packet.encode(4) for packet in packets))
+    for _ in packets:
+        client.expect(Results)
+    for number, qos in enumerate((0, 1, 2)):
+        publisher.publish("t", b"%d" % number, qos)
+    assert numbers(client, 3) == [0, 1, 2]
+
+
 def test_there_is_no_replay_without_a_log(relaying: Broker) -> None:
     client = Mqtt(relaying, version=5)
     assert client.subscribe("h", properties={f.USER: [("smb-replay", "all")]}) == [0x83]

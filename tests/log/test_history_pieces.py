@@ -1,3 +1,4 @@
+import pickle
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from smbroker.log.questions import Failed, Piece, Request
 from smbroker.log.reader import LogReader
 from smbroker.log.seal import seal_segment
 from smbroker.log.settings import LogSettings
-from smbroker.model.message import Columns, Dialect, Kind, Origin
+from smbroker.model.filter import parse
+from smbroker.model.message import Columns, Dialect, Extra, Kind, Origin
 
 ORIGINS = [Origin(Dialect.TYPED, "127.0.0.1", 5000, "C1"), Origin(Dialect.SOH, "::1", 6000), Origin(Dialect.PIPE)]
 
@@ -88,6 +90,23 @@ def test_the_bytes_of_a_piece_are_bounded(log: Log, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(history, "PIECE_BYTES", 4)
     pieces = followed(Readings(LogReader(tmp_path)), 0, 30, None)
     assert max(sum(map(len, piece.columns.payloads)) for piece in pieces) <= 5
+    log.close()
+
+
+def test_properties_and_the_ids_of_clients_count_too(tmp_path: Path) -> None:
+    log = Log.open(tmp_path)
+    extras = {row: Extra(0, False, (("k", f"{row}" + "v" * 60_000),)) for row in range(50)}
+    clients = [Origin(Dialect.MQTT, "::1", 1, f"{row}" + "c" * 60_000) for row in range(50)]
+    log.append([Columns(1, [b"t"] * 50, [b""] * 50, [Kind.BYTES] * 50, [ORIGINS[0]] * 50, extras)])
+    log.append([Columns(1, [b"t"] * 50, [b""] * 50, [Kind.BYTES] * 50, clients)])
+    readings, start, pieces = Readings(LogReader(tmp_path)), 0, []
+    while start < 100:
+        piece = readings.answer(Request(1, start, 100, None, frozenset([parse("t")])))
+        assert isinstance(piece, Piece)
+        pieces.append(piece)
+        start = piece.next
+    assert sum(len(piece.columns) for piece in pieces) == 100
+    assert max(len(pickle.dumps(piece)) for piece in pieces) < 2 * history.PIECE_BYTES
     log.close()
 
 

@@ -11,7 +11,7 @@ from server.passing import pass_time
 from smbroker.core.delivery import Delivery
 from smbroker.log.log import Log
 from smbroker.model.errors import LogError
-from smbroker.model.message import Columns, Dialect, Kind, Origin
+from smbroker.model.message import Columns, Dialect, Extra, Kind, Origin
 from smbroker.model.stats import Stats
 from smbroker.server.commits import BESIDE, ENOUGH_BYTES, FEW, SMALL_ROWS, SOON, STILL, Commits
 from smbroker.server.console import Console
@@ -21,7 +21,7 @@ ORIGIN = Origin(Dialect.MQTT, "127.0.0.1", 1)
 
 
 class House:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, linger: float = LINGER) -> None:
         self.loop = uvloop.new_event_loop()
         self.log = Log.open(directory)
         stats = Stats()
@@ -33,7 +33,7 @@ class House:
             feed=Delivery({}, stats, lambda: None),
             release=lambda _: None,
             refuse=lambda *_: None,
-            linger=LINGER,
+            linger=linger,
             recent_bytes=1 << 20,
         )
 
@@ -101,6 +101,35 @@ def test_many_do_not_gather_for_the_whole_time(house: House) -> None:
     assert house.waiting == 0
     house.close()
     assert texts_of(house.log) == [*texts[:FEW], "x", "y", "z", *texts[FEW:]]
+
+
+@pytest.mark.parametrize("linger", [0.0, 0.02])
+def test_many_do_not_gather_for_longer_than_few(tmp_path: Path, linger: float) -> None:
+    house = House(tmp_path, linger)
+    house.keep(*["x"] * FEW)
+    pass_time(house.loop, linger + 0.01)
+    assert house.waiting == 0
+    house.close()
+    house.log.close()
+
+
+@pytest.mark.parametrize("long", ["properties", "client"])
+def test_what_is_long_besides_payloads_counts(house: House, long: str) -> None:
+    """Before it is handed over, and in what is kept in memory."""
+    extras, origin = {0: Extra(0, False, (("k", "v" * 60_000),))}, ORIGIN
+    if long == "client":
+        extras, origin = {}, Origin(Dialect.MQTT, "127.0.0.1", 1, "c" * 60_000)
+    waiting = []
+    for _ in range(300):
+        house.commits.submit(Columns(1, [b"t"], [b""], [Kind.BYTES], [origin], dict(extras)), ())
+        waiting.append(house.waiting)
+    assert max(waiting) * 60_000 < 2 * ENOUGH_BYTES
+    house.commits.hand_over()
+    pass_time(house.loop, 1.0)
+    recent = house.commits.recent
+    assert recent.next == 300
+    assert (recent.next - recent.first) * 60_000 <= 2 << 20
+    house.close()
 
 
 def test_while_many_come_some_are_enough_to_go_on_so(house: House) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from flow.house import Broker, wait_for
+from flow.test_pairs import Subscriber
 from flow.wires import TypedSubscriber, datagram, delivery, frame, padded_publish, padded_subscriber
 from web.calls import KINDS, Events, Said, answer_to, call, get, post, post_lines, raw
 
@@ -263,6 +264,19 @@ def test_streams_are_bounded(tmp_path: Path) -> None:
         Events(broker).close()
         for stream in streams:
             stream.close()
+
+
+def test_what_was_published_before_is_not_new_to_a_stream(tmp_path: Path) -> None:
+    config = tmp_path / "smb.toml"
+    config.write_text("[log]\nlinger = 3600\n")
+    with Broker("--config", str(config), kinds=KINDS) as broker:
+        subscriber = Subscriber(broker, "semicolon", b"t")
+        broker.udp().send(b"pt;before")
+        assert subscriber.take(0) == b"t;before"
+        events = Events(broker, "?filter=t")
+        post(broker, "t", b"after")
+        assert events.next().data["text"] == "after"
+        events.close()
 
 
 def test_a_message_of_http_reaches_subscribers_of_all_dialects(broker: Broker) -> None:

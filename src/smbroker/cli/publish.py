@@ -31,7 +31,8 @@ Without MESSAGE it is read from standard input, newlines and all, if that is a p
 otherwise the message is empty. Three words without --dialect are a call of the pipe dialect, with
 the broker's host as the first. Write -- before a TOPIC or MESSAGE that begins with a dash.
 
-pipe, padded and mqtt wait up to 10 s for the broker's acknowledgement; the other dialects have none.
+pipe, padded and mqtt (with QoS 1) wait up to 10 s for the broker's acknowledgement; the other dialects
+have none.
 """
 EXAMPLES = """\
   smbpublish kitchen/temperature 21.5            semicolon, to 127.0.0.1:8080
@@ -41,7 +42,7 @@ EXAMPLES = """\
   smbpublish --dialect padded news 'good morning'
   smbpublish --dialect typed --type int outdoor/temperature -10
 
-exit status: 0 sent (pipe, padded: acknowledged), 1 it did not work, 2 bad arguments"""
+exit status: 0 sent (pipe, padded, mqtt: acknowledged), 1 it did not work, 2 bad arguments"""
 
 KINDS = {kind.name.lower(): kind for kind in (Kind.INT, Kind.SHORT_REAL, Kind.FLOAT, Kind.STRING)}
 

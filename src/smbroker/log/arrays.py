@@ -21,8 +21,8 @@ from smbroker.model.message import NO_EXTRA, Columns, Extra, Kind, Origin, Wire
 T = TypeVar("T")
 
 MAX_ROWS = 65_536  # of one record batch; a reader decodes at least one
-MAX_BYTES = 64 << 20  # of topics and payloads in one record batch, unless one message alone has more
-MAX_MESSAGE = 1 << 30  # bytes of one payload: the column's 32-bit offsets must hold it
+MAX_BYTES = 64 << 20  # of what may be long in one record batch, unless one message alone has more
+MAX_MESSAGE = 1 << 30  # bytes of one: a column's 32-bit offsets must hold it
 
 # Types and options once for all: to make them costs as much as to make a small column.
 _INT64, _INT32, _BOOL, _STRING, _BINARY = pa.int64(), pa.int32(), pa.bool_(), pa.string(), pa.binary()
@@ -57,14 +57,14 @@ def batches_of(turns: Sequence[Columns], base: int) -> Iterator[Batch]:
 
 def _pieces(columns: Columns) -> Iterator[tuple[Columns, int]]:
     """The columns with their bytes, cut where they would not fit one batch."""
-    size = columns.bytes + columns.topic_bytes
+    size = columns.volume
     if len(columns) <= MAX_ROWS and size <= MAX_BYTES:
         if len(columns):
             yield columns, size
         return
     start = size = 0
-    for row, (topic, payload) in enumerate(zip(columns.topics, columns.payloads, strict=True)):
-        length = len(topic) + len(payload)
+    for row in range(len(columns)):
+        length = columns.volume_at(row)
         if length > MAX_MESSAGE:
             raise LogError("too_large", f"a message of {length} bytes is more than the log can hold ({MAX_MESSAGE})")
         if row > start and (row - start == MAX_ROWS or size + length > MAX_BYTES):

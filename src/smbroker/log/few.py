@@ -16,7 +16,7 @@ from smbroker.log.format import PLAIN_ROWS, Frame, stamped
 from smbroker.log.layout import Piece, message
 from smbroker.model.message import Columns, Kind, Origin
 
-SOON_ROWS, SOON_BYTES = PLAIN_ROWS, 256 << 10  # rows, and of topics and payloads: about where Arrow is as fast
+SOON_ROWS, SOON_BYTES = PLAIN_ROWS, 256 << 10  # rows, and of what may be long: about where Arrow is as fast
 MOST_ROWS, MOST_BYTES = 4_000, 512 << 10  # with breaths; Arrow has none: who comes meanwhile waits for all of it
 
 _NOTHING = b""
@@ -36,7 +36,7 @@ def encoded(
 ) -> tuple[bytearray, int, int] | None:
     """One append without notes as a message, the number of its rows and the least ts; None: it is one for Arrow."""
     group = [columns for columns in turns if len(columns)]
-    rows, size = sum(map(len, group)), sum(columns.bytes + columns.topic_bytes for columns in group)
+    rows, size = sum(map(len, group)), sum(columns.volume for columns in group)
     most_rows, most_bytes = (SOON_ROWS, SOON_BYTES) if breathe is go_on else (MOST_ROWS, MOST_BYTES)
     if not rows or rows > most_rows or size > most_bytes:
         return None

@@ -9,15 +9,12 @@ is lost when this process is ended and started again.
 import os
 import pickle
 import sys
-from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import accumulate
 from pathlib import Path
 from select import select
 from typing import BinaryIO, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from smbroker.log.census import Census
 from smbroker.log.questions import (
@@ -44,7 +41,7 @@ from smbroker.model.filter import matches
 from smbroker.model.message import Columns, Dialect, Extra, Kind, Origin
 
 PIECE_ROWS = 1_000
-PIECE_BYTES = 512 << 10  # of payload; a piece has at least one message
+PIECE_BYTES = 512 << 10  # unless one message alone has more
 MAX_OPEN = 64  # readings that can be gone on with; the one not asked for the longest is dropped
 MAX_ORIGINS = 10_000  # that one reading remembers
 
@@ -92,8 +89,10 @@ def _batches(reader: LogReader, stretches: Stretches, request: Request) -> Itera
 
 
 def _rows_of_a_piece(batch: pa.RecordBatch, row: int) -> int:
-    lengths = pc.binary_length(batch.column("payload").slice(row, PIECE_ROWS)).to_pylist()
-    return min(len(lengths), bisect_left(list(accumulate(lengths)), PIECE_BYTES) + 1)
+    rows = min(PIECE_ROWS, len(batch) - row)
+    while rows > 1 and batch.slice(row, rows).nbytes > PIECE_BYTES:
+        rows = (rows + 1) // 2
+    return rows
 
 
 def _columns(batch: pa.RecordBatch, origins: Origins) -> tuple[list[int], Columns]:

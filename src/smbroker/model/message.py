@@ -7,6 +7,7 @@ other than BYTES and STRING are numbers of the `typed` dialect; their payload is
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -18,6 +19,7 @@ from smbroker.model.topic import Topic
 
 _first_row = itemgetter(0)
 _NOT_ASKED = b"\0\0"  # no topic
+PAIR_BYTES = 150  # what a property takes in memory besides its characters
 LONG_RUN = 16  # rows that came together, on average, so that it pays to look at them as one
 
 
@@ -71,6 +73,11 @@ class Extra:
     qos: int = 0
     retain: bool = False
     properties: tuple[tuple[str, str], ...] = ()  # MQTT 5's own under keys such as `$content-type`
+
+    @property
+    def bytes(self) -> int:
+        """That the properties take, about."""
+        return sum(PAIR_BYTES + _length(key) + _length(value) for key, value in self.properties)
 
 
 NO_EXTRA = Extra()
@@ -296,6 +303,29 @@ class Columns:
         runs = self.runs
         return sum(len(self.topics[run.first]) * (run.end - run.first) for run in runs) or sum(map(len, self.topics))
 
+    @property
+    def volume(self) -> int:
+        """Bytes of all that may be long: topics, payloads, properties, and the ids of clients."""
+        properties = sum(extra.bytes for extra in self._extras.values() if extra.properties)
+        return self.bytes + self.topic_bytes + properties + self._client_bytes
+
+    @property
+    def _client_bytes(self) -> int:
+        origins = self.origins
+        if runs := self.runs:
+            rows = [(origins[run.first], run.end - run.first) for run in runs]
+        elif origins and origins.count(origins[0]) == len(origins):
+            rows = [(origins[0], len(origins))]
+        else:
+            rows = list(Counter(origins).items())
+        return sum(_length(origin.client) * count for origin, count in rows if origin.client)
+
+    def volume_at(self, row: int) -> int:
+        """As `volume`, of one row."""
+        text = len(self.topics[row]) + len(self.payloads[row]) + _length(self.origins[row].client or "")
+        extra = self._extras.get(row)
+        return text + extra.bytes if extra and extra.properties else text
+
     def wires_from(self, row: int) -> Iterator[Wire]:
         """Those that begin at the row or after it."""
         wires = self.wires
@@ -318,3 +348,8 @@ class Columns:
             {new: self.extras[row] for new, row in enumerate(numbers) if row in self.extras},
             stamps=array("q", [self.stamps[row] for row in numbers]) if self.stamps else None,
         )
+
+
+def _length(text: str) -> int:
+    """Of its bytes, or more."""
+    return len(text) if text.isascii() else 4 * len(text)

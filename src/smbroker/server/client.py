@@ -53,8 +53,12 @@ class Client(Outbox):
         return b""
 
     def unkept(self, ack: bytes, text: str) -> bytes:  # noqa: ARG002
-        """Instead of `ack`, when the log could not take the message; empty: the connection is closed."""
+        """Instead of `ack`, when the log could not take the message; empty: the connection ends."""
         return self.refusal(text)
+
+    def end_unkept(self, text: str) -> None:  # noqa: ARG002
+        """Ends the connection, since the dialect cannot say that the log could not take a message."""
+        self.close()
 
     def close(self) -> None:
         """Ends a connection once what waits for it is written and nothing is owed to it. A peer has none."""

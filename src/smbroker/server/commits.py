@@ -128,8 +128,9 @@ class Commits:
         waited_for = bool(acks or told or notes or not self._feed.empty)
         self._hurried |= waited_for
         self._rows += len(columns)
-        self._bytes += columns.bytes
-        if not waited_for and len(columns) <= SMALL_ROWS and columns.bytes <= SMALL_BYTES:
+        size = columns.volume
+        self._bytes += size
+        if not waited_for and len(columns) <= SMALL_ROWS and size <= SMALL_BYTES:
             small = self._begin_small() if self._small is None else self._small
             small.gather(columns)
         else:
@@ -162,7 +163,7 @@ class Commits:
         """Until it is time. At high rates SOON is best: commits may be large, and are not many."""
         if self._timer is None:
             self._timer = self._loop.call_later(self.linger, self.hand_over)
-            self._soon = self._loop.time() + SOON
+            self._soon = self._loop.time() + SOON if self.linger > SOON else 0.0
         elif self._soon and self._rows >= FEW:
             self._timer.cancel()
             self._timer = self._loop.call_at(self._soon, self.hand_over)
@@ -269,7 +270,7 @@ class Commits:
 
 def size_of(columns: Columns) -> int:
     """The bytes that columns take in memory, about."""
-    return columns.bytes + columns.topic_bytes + ROW_BYTES * len(columns) + WIRE_BYTES * len(columns.wires)
+    return columns.volume + ROW_BYTES * len(columns) + WIRE_BYTES * len(columns.wires)
 
 
 def _tell(entry: Entry, outcome: int | LogError) -> None:

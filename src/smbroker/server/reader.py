@@ -141,6 +141,8 @@ class Reader:
             self._need_log("history")
             if start < self.first_offset:
                 raise LogError("gone", f"offset {start} is gone; the first there is is {self.first_offset}")
+        if self._store:
+            await self._all_kept()  # what was published before is not new
         stream = Stream(pattern, self.recent.next if start is None else start, who, self.recent.next)
         self.count_streams(1)
         self._resting.add(stream, self.recent)

@@ -113,6 +113,8 @@ class Resting:
         try:
             await asyncio.wait_for(stream.news.wait(), seconds)
         except TimeoutError:
+            if not stream.rests:  # it was woken at the last moment
+                return True
             stream.cursor = max(stream.cursor, self._through)
             return False
         finally:

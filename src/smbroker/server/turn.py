@@ -248,6 +248,7 @@ class Turn:
         self.inbound.own_extras[len(self.inbound.topics)] = extra
         if note:
             self._notes.append(note)
+        self._bytes += extra.bytes
         self._append(client, message)
 
     def acknowledge(self, client: Client, ack: bytes, note: Note | None = None) -> None:
@@ -395,7 +396,7 @@ class Turn:
         if reply:
             self.delivery.put(client, reply)
         else:
-            client.close()
+            client.end_unkept(error.text)
         if not client.owed:
             client.paid()
         self.begin()

@@ -85,6 +85,10 @@ def _admit(connection: "MqttConnection", packet: Connect, assigned: str) -> None
         error = Refused("not_allowed", "a will to a topic that is not allowed")
         _deny(connection, version, NOT_AUTHORIZED, error)
         return
+    if will and len(will.payload) > connection.shared.config.max_payload:
+        error = Refused("payload_too_long", "a will longer than max_payload")
+        _deny(connection, version, PACKET_TOO_LARGE, error)
+        return
     try:
         session, present = connection.mqtt.open(connection, packet)
     except Malformed as error:

@@ -315,6 +315,11 @@ class MqttConnection(Client, asyncio.Protocol):
         self.leave(self.will)
         self.turn.begin()
 
+    def end_unkept(self, text: str) -> None:
+        """The client will send again what it was not told is safe; its will is published, for it was not its doing."""
+        if not self.closing:
+            self.fail(Malformed("log_unavailable", text, IMPLEMENTATION))
+
     def dismiss(self) -> None:
         """It was told why it may not come."""
         self._told = True

@@ -2,14 +2,13 @@
 or `last=N`; the log is asked for the last two.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from smbroker.dialects.mqtt import Malformed
 from smbroker.dialects.mqtt.reasons import IMPLEMENTATION
-from smbroker.log.questions import Backwards, Failed, Moment, Place
-from smbroker.model.filter import Filter
-from smbroker.model.rights import Permit
+from smbroker.log.questions import Backwards, Failed, Moment, Place, Question
 from smbroker.server.commits import Commits
 from smbroker.server.history import History
 from smbroker.server.mqtt.session import MqttSession
@@ -23,21 +22,21 @@ def go_back(service: "Mqtt", session: MqttSession, one: Subscription, wanted: st
     """The history of a subscription, before what is new. Raises Malformed: it has none, and is not made."""
     try:
         commits, history = _sources(service, one)
-        reading, permit = history.new_reading(), session.grant.replay()
-        question = _question(wanted, reading, commits, one.pattern, permit)
+        start = _start(wanted, session, one, commits, history)
     except Malformed:
         service.unsubscribe(session, one.share, one.pattern)
         raise
     replay = session.replay or service.keep(session)
-    if isinstance(question, int):
-        replay.go_back(one, question)
+    if isinstance(start, int):
+        replay.go_back(one, start)
         return
+    question = start
 
     def placed(answer: Place | Failed) -> None:
         if session.replay is replay and session.known.all.get(one.key) is one:
             replay.go_back(one, answer.offset if isinstance(answer, Place) else answer.next)
 
-    history.ask(question, placed)
+    commits.after(lambda: history.ask(question(), placed))  # what came before the subscription counts
 
 
 def _sources(service: "Mqtt", one: Subscription) -> tuple[Commits, History]:
@@ -48,23 +47,26 @@ def _sources(service: "Mqtt", one: Subscription) -> tuple[Commits, History]:
     return commits, history
 
 
-def _question(
-    wanted: str, reading: int, commits: Commits, pattern: Filter, permit: Permit | None
-) -> int | Moment | Backwards:
-    """The offset, or what tells it."""
+def _start(
+    wanted: str, session: MqttSession, one: Subscription, commits: Commits, history: History
+) -> int | Callable[[], Question]:
+    """The offset, or what makes the question that tells it."""
     word, _, value = wanted.partition("=")
-    first, end = commits.first_offset, commits.recent.next
+    first, reading = commits.first_offset, history.new_reading()
     try:
         if word == "all" and not value:
             return first
         if word == "from":
             return max(int(value), first)
         if word == "last" and (most := int(value)) > 0:
-            return Backwards(reading, first, end, pattern, most, permit)
+            return lambda: Backwards(
+                reading, commits.first_offset, commits.recent.next, one.pattern, most, session.grant.replay()
+            )
         if word == "since":
             when = datetime.fromisoformat(value)
             when = when if when.tzinfo else when.replace(tzinfo=UTC)
-            return Moment(reading, round(when.timestamp() * 1e6))
+            ts = round(when.timestamp() * 1e6)
+            return lambda: Moment(reading, ts)
         raise ValueError(wanted)
     except ValueError as error:
         text = f"smb-replay is all, from=OFFSET, since=TIME or last=N, not {wanted}"

@@ -22,6 +22,11 @@ class Item(NamedTuple):
     dup: bool = False
     shared: "tuple[Share, int] | None" = None  # of a shared subscription that is fed from the log: that offset
 
+    @property
+    def size(self) -> int:
+        """In bytes of memory, about."""
+        return len(self.payload) + self.extra.bytes if self.extra.properties else len(self.payload)
+
 
 class Flight:
     """A message that was sent and not acknowledged yet."""

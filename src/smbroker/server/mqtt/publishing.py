@@ -151,12 +151,10 @@ def publish(connection: "MqttConnection", packet: Publish) -> None:
         connection.unsure[number] = session
         session.changed = True
         note = note_of(session, b"+", number)
+    connection.under_way += qos == 1
     try:
         connection.turn.publish_with(connection, (topic, packet.payload, Kind.BYTES, ack), extra, note)
-        connection.under_way += qos == 1
     except Refused as error:
-        session.inbound.discard(number)
-        _is_sure(connection, number)
         _not_taken(connection, ack, error)
 
 
@@ -217,14 +215,16 @@ def _not_taken(connection: "MqttConnection", ack: bytes, error: Refused) -> None
 
 def unkept(connection: "MqttConnection", ack: bytes, text: str) -> bytes:
     """MQTT 5 is told that the message was not kept; older versions are closed, so that it comes again."""
-    if connection.version != 5 or not ack:
-        return b""
-    kind = ack[0] >> 4
+    kind = ack[0] >> 4 if ack else 0
     if kind not in (f.PUBACK, f.PUBREC):
         return b""
-    acknowledged(connection, ack)
     numbers = [int.from_bytes(ack[at + 2 : at + 4], "big") for at in range(0, len(ack), 4)]
-    if kind == f.PUBREC and connection.session:
-        connection.session.inbound.difference_update(numbers)
+    if kind == f.PUBREC:  # if it comes again, it is as if for the first time
+        for number in numbers:
+            if session := connection.unsure.get(number):
+                session.inbound.discard(number)
+    acknowledged(connection, ack)
+    if connection.version != 5:
+        return b""
     about = {f.REASON_STRING: text} if connection.explains else {}  # [MQTT-3.1.2-29]
     return b"".join(connection.fitting(Ack(kind, number, IMPLEMENTATION, about)) for number in numbers)

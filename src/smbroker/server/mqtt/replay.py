@@ -10,6 +10,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import count
 from typing import TYPE_CHECKING
 
 from smbroker.log.questions import Failed, Piece, Request
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from smbroker.server.turn import Turn
 
 STEP_ROWS = 5_000  # that one step looks at
-PENDING = 1 << 62  # the start of a subscription until it is known
+PENDING = 1 << 62  # the start of a subscription until it is known: above all offsets, and each another
+_pendings = count(PENDING)
 
 
 class Replay:
@@ -57,12 +59,13 @@ class Replay:
 
     def begin(self, one: Subscription) -> None:
         """A new subscription: it begins with what is published from now on."""
-        one.start = PENDING
-        self.commits.after(lambda: self._begun(one))
+        one.start = pending = next(_pendings)
+        self.commits.after(lambda: self._begun(one, pending))
 
-    def _begun(self, one: Subscription) -> None:
-        if one.start == PENDING:
-            one.start = self.commits.recent.next
+    def _begun(self, one: Subscription, pending: int) -> None:
+        current = self.session.known.all.get(one.key)  # it may have been replaced, and then begins where this one does
+        if current and current.start == pending:
+            current.start = self.commits.recent.next
         if not self.live and self.session.connection:
             self.wake()
 
@@ -109,7 +112,7 @@ class Replay:
             item = item_of(columns, row, matching, base + row)
             if item:
                 queue.append(item)
-                session._queued += len(item.payload)
+                session._queued += item.size
         self.touched = True
         session.pump()
 
@@ -176,11 +179,11 @@ class Replay:
 
     def _offer(self, columns: Columns, offsets: Sequence[int]) -> bool:
         """Sends or queues what is meant, from the cursor on, which moves; whether there was room for all."""
-        session, row, count = self.session, bisect_left(offsets, self.cursor), len(offsets)
-        together = not self.done and not self.pending and count and offsets[-1] - offsets[0] == count - 1
+        session, row, rows = self.session, bisect_left(offsets, self.cursor), len(offsets)
+        together = not self.done and not self.pending and rows and offsets[-1] - offsets[0] == rows - 1
         if together:
             columns.base = offsets[0]
-        while row < count:
+        while row < rows:
             if together and offsets[row] >= self.high and not session.queue:
                 sent = self._send_run(columns, row)
                 if sent > row:
@@ -230,8 +233,7 @@ class Replay:
             item = item._replace(qos=qos, dup=True)
         elif item is None or (not item.qos and offset < self.fresh):
             return
-        session.queue.append(item)
-        session._queued += len(item.payload)
+        session.push(item)
 
     # --- history ---
 

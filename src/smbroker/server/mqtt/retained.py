@@ -68,4 +68,5 @@ class RetainedMessages:
 
 
 def _size(topic: Topic, message: Retained) -> int:
-    return len(topic) + len(message.payload) + ROW_BYTES
+    client = len(message.origin.client or "")
+    return len(topic) + len(message.payload) + message.extra.bytes + client + ROW_BYTES

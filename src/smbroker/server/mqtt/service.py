@@ -263,7 +263,7 @@ class Mqtt:
             self.keep(session)
         elif session.replay:
             if old:
-                one.start = old.start
+                one.start, one.seam = old.start, old.seam
             else:
                 session.replay.begin(one)
         if session.regroup():

@@ -170,7 +170,7 @@ class MqttSession(Session):
             self.undeliverable("queue_full")
             return
         self.queue.append(item)
-        self._queued += len(item.payload)
+        self._queued += item.size
 
     def send_retained(self, one: Subscription, topic: Topic, payload: bytes, extra: Extra, qos: int) -> None:
         """The caller has seen that there is room."""
@@ -179,11 +179,11 @@ class MqttSession(Session):
     def push(self, item: Item) -> None:
         """Into the queue, whether or not there is room."""
         self.queue.append(item)
-        self._queued += len(item.payload)
+        self._queued += item.size
 
     def requeue(self, items: Iterable[Item]) -> None:
         self.queue = deque(items)
-        self._queued = sum(len(item.payload) for item in self.queue)
+        self._queued = sum(item.size for item in self.queue)
 
     # --- what goes ---
 
@@ -209,7 +209,7 @@ class MqttSession(Session):
                 if not number or number in inflight:
                     break
             queue.popleft()
-            self._queued -= len(item.payload)
+            self._queued -= item.size
             frame = frame_of(self, item, number)
             if frame is None:
                 if item.shared:

@@ -12,6 +12,7 @@ from smbroker.dialects import mqtt
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Will
 from smbroker.model.commands import Publish
+from smbroker.model.errors import Refused
 from smbroker.model.grant import EVERYTHING, NOTHING
 from smbroker.model.message import Dialect, Extra, Kind, Origin
 from smbroker.model.rights import Identity
@@ -64,5 +65,8 @@ class Wills:
             return
         message: Publish = (will.topic, will.payload, Kind.BYTES, b"")
         extra = Extra(will.qos, will.retain, mqtt.to_pairs(will.properties, time.time()))
-        self._turn.publish_with(by, message, extra)
+        try:
+            self._turn.publish_with(by, message, extra)
+        except Refused as error:  # max_payload was lowered since it was given
+            self._turn.reject(by, error)
         self._turn.begin()
