@@ -11,7 +11,7 @@ from smbroker.core.delivery import Delivery
 from smbroker.core.outbox import Outbox
 from smbroker.core.sessions import Limits, Session, Sessions
 from smbroker.model.errors import Unfit
-from smbroker.model.filter import Filter, exact, matches
+from smbroker.model.filter import Filter, exact, matches, parse
 from smbroker.model.framing import Framer, prefix_framer
 from smbroker.model.grant import EVERYTHING
 from smbroker.model.message import Columns, Dialect, Kind, Origin
@@ -153,3 +153,15 @@ def test_every_message_is_delivered_or_counted(messages: list[tuple[bytes, bytes
     house.publish(*messages)
     wanted = sum(topic == b"a" for topic, _ in messages)
     assert len(house.taken(session)) + house.stats.undeliverable.total() == wanted
+
+
+def test_routes_are_forgotten_when_they_have_too_many_subscribers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "MAX_ENTRIES", 30)
+    house = House()
+    sessions = [house.session() for _ in range(10)]
+    for session in sessions:
+        house.sessions.subscribe(session, parse("#"))
+    for number in range(20):
+        house.publish((b"%d" % number, b""))
+        assert len(house.delivery._routes) <= 3
+    assert all(len(house.taken(session)) == 20 for session in sessions)

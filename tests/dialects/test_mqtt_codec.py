@@ -361,3 +361,11 @@ def test_moments_are_those_of_the_calendar(seconds: float) -> None:
 )
 def test_moments_are_read_in_the_usual_forms(text: str, seconds: float | None) -> None:
     assert as_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "pair", [("$correlation-data", "x"), ("$correlation-data", "ä"), ("k" * 65_536, "v"), ("k", "v" * 65_536)]
+)
+def test_properties_that_cannot_be_said_are_left_out(pair: tuple[str, str]) -> None:
+    """They may be in a log."""
+    assert to_properties((pair, ("k", "v")), 0.0) == {f.USER: [("k", "v")]}

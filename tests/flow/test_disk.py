@@ -395,3 +395,20 @@ def test_what_was_refused_does_not_make_room_for_more_under_way(tmp_path: Path, 
         recovered(broker)
         client.tcp.send(b"".join(Publish(b"t", b"x", 1, packet_id=at).encode(5) for at in range(100, 111)))
         assert client.ended(0x93)
+
+
+def test_qos_2_that_is_on_disk_is_acknowledged_again_while_the_disk_refuses(tmp_path: Path, disk: Disk) -> None:
+    """A refusal would set the identifier free, and the next message that has it would count as this one."""
+    home = Home(tmp_path, data=disk.folder / "data", kinds=("udp", "mqtt"))
+    keep: f.Properties = {f.SESSION_EXPIRY: 1_000}
+    with home.broker() as broker:
+        client = Mqtt(broker, "c", version=5, clean=False, properties=keep)
+        client.send(Publish(b"t", b"1", 2, packet_id=5))
+        assert client.expect(Ack) == Ack(f.PUBREC, 5)
+        client.drop()
+        refusing(broker, disk)
+        client = Mqtt(broker, "c", version=5, clean=False, properties=keep)
+        client.send(Publish(b"t", b"1", 2, packet_id=5, dup=True))
+        assert client.expect(Ack) == Ack(f.PUBREC, 5)
+        disk.free()
+        recovered(broker)

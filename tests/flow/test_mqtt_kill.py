@@ -14,7 +14,7 @@ import pytest
 from flow.house import LIMIT, Broker, wait_for
 from flow.mqtt import Mqtt
 from smbroker.dialects.mqtt import fields as f
-from smbroker.dialects.mqtt.packets import Ack, Publish, Will
+from smbroker.dialects.mqtt.packets import Ack, Publish, Subscribe, Topics, Will
 
 LONG = bool(os.environ.get("SMB_LONG"))
 KINDS = ("mqtt",)
@@ -385,3 +385,90 @@ def test_qos_2_is_exactly_once_whoever_is_killed(tmp_path: Path, version: int) -
         publisher.drop()
         subscriber.drop()
     assert sorted(subscriber.received) == list(range(count))
+
+
+# --- notes ---
+
+
+def test_notes_of_a_client_with_a_long_id_cost_nobody_anything(tmp_path: Path) -> None:
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        client = lasting(broker, "c" * 65_000)
+        pairs = [(Publish(b"t", b"%d" % at, 2, packet_id=at), Ack(f.PUBREL, at)) for at in range(1, 501)]
+        client.tcp.send(b"".join(packet.encode(5) for pair in pairs for packet in pair))
+        for _ in range(1_000):
+            assert client.expect(Ack).reason == 0
+        publish_all(broker, b"t", range(501, 511))
+        kill(broker)
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        reader = Mqtt(broker, version=5)
+        reader.subscribe("t", qos=1, properties={f.USER: [("smb-replay", "all")]})
+        assert numbers(reader, 510) == list(range(1, 511))
+
+
+def test_what_a_session_had_received_is_not_the_next_ones(tmp_path: Path) -> None:
+    """Of the same client: it asked for a new session, and its identifiers begin anew."""
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        client = lasting(broker, "c")
+        client.send(Publish(b"t", b"1", 2, packet_id=1))
+        assert client.expect(Ack) == Ack(f.PUBREC, 1)
+        Mqtt(broker, "c", version=5, clean=True, properties=KEEP)
+        kill(broker)
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        client = lasting(broker, "c")
+        assert client.connack.present
+        client.publish("t", b"2", 2)
+        reader = Mqtt(broker, version=5)
+        reader.subscribe("t", qos=1, properties={f.USER: [("smb-replay", "all")]})
+        assert numbers(reader, 2) == [1, 2]
+
+
+def test_history_goes_on_after_a_restart(tmp_path: Path) -> None:
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        publish_all(broker, b"h", range(3_000))
+        client = lasting(broker, "c")
+        assert client.subscribe("new", qos=2) == [2]
+        publish_all(broker, b"new", range(1))
+        assert numbers(client, 1) == [0]
+        client.send(Subscribe(2, [Topics(b"h", 1)], {f.USER: [("smb-replay", "all")]}))
+        got: list[int] = []
+        while len(got) < 500:
+            if isinstance(packet := client.next(), Publish):  # one may come before the SUBACK
+                client.accept(packet)
+                got.append(int(packet.payload))
+        assert got == list(range(500))
+        time.sleep(1.5)  # what it has acknowledged is saved every second
+        kill(broker)
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        client = lasting(broker, "c")
+        seen: dict[bytes, list[int]] = {b"h": [], b"new": []}
+        while not seen[b"h"] or seen[b"h"][-1] < 2_999:
+            message = client.get()
+            seen[message.topic].append(int(message.payload))
+        assert seen[b"h"] == list(range(seen[b"h"][0], 3_000))
+        assert seen[b"h"][0] <= 500
+        assert seen[b"new"] == [], "and nothing of the others comes twice"
+
+
+# --- members of shares that leave while the log is being read ---
+
+
+def test_members_that_leave_at_once_cost_no_message(tmp_path: Path) -> None:
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        lasting(broker, "member").subscribe("$share/group/s", qos=1)
+        lasting(broker, "member").disconnect()
+        for start in range(0, 6_000, 1_000):
+            publish_all(broker, b"s", range(start, start + 1_000))
+        end(broker, "stop")
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        for _ in range(20):
+            lasting(broker, "member").drop()
+        for _ in range(5):
+            mortal = Mqtt(broker, version=5)
+            mortal.subscribe("$share/group/s", qos=1)
+            mortal.expect(Publish)
+            mortal.drop()
+        member = lasting(broker, "member")
+        seen: set[int] = set()
+        while len(seen) < 6_000:
+            seen.add(int(member.get().payload))
+        assert seen == set(range(6_000))

@@ -83,6 +83,22 @@ def test_topic_aliases_of_the_broker(broker: Broker) -> None:
     assert [message.properties.get(f.TOPIC_ALIAS) for message in got] == [1, 1, 1, None]
 
 
+def test_an_alias_stays_with_its_topic_when_a_message_is_too_long(broker: Broker) -> None:
+    name = topic()
+    limits: f.Properties = {f.TOPIC_ALIAS_MAXIMUM: 10, f.MAXIMUM_PACKET_SIZE: 200}
+    client, publisher = Mqtt(broker, version=5, properties=limits), Mqtt(broker)
+    client.subscribe(f"{name}/#", qos=1)
+    for end, size in (("a", 1), ("b", 1), ("a", 300), ("d", 300), ("c", 1), ("b", 1), ("d", 1), ("a", 1)):
+        publisher.publish(f"{name}/{end}", end.encode() * size, 1)
+    aliases: dict[int, bytes] = {}
+    for end in "abcbda":
+        message = client.get()
+        alias = message.properties[f.TOPIC_ALIAS]
+        if message.topic:
+            aliases[alias] = message.topic
+        assert (aliases[alias], message.payload) == (f"{name}/{end}".encode(), end.encode())
+
+
 # --- wills ---
 
 

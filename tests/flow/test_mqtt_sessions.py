@@ -1,6 +1,7 @@
 """MQTT sessions: clients that go and come back, restarts and kills of the broker, history."""
 
 import random
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -310,6 +311,49 @@ def test_a_subscription_that_is_replaced_at_once_begins_where_the_first_did(ling
     for number, qos in enumerate((0, 1, 2)):
         publisher.publish("t", b"%d" % number, qos)
     assert numbers(client, 3) == [0, 1, 2]
+
+
+def test_the_last_messages_of_a_long_log(logged: Broker) -> None:
+    """They may be far from its end, or fewer than are wanted."""
+    publisher = Mqtt(logged)
+    name = topic()
+    for number in range(2):
+        publisher.publish(name, b"%d" % number, 1)
+    for _ in range(20):
+        frames = [Publish(b"long/other", b"", 1, packet_id=at + 1) for at in range(500)]
+        publisher.tcp.send(b"".join(frame.encode(4) for frame in frames))
+        for _ in frames:
+            publisher.expect(Ack)
+    for wanted, first in (("last=1", 1), ("last=2", 0), ("last=1000000000", 0)):
+        client = Mqtt(logged, version=5)
+        assert client.subscribe(name, qos=1, properties={f.USER: [("smb-replay", wanted)]}) == [1]
+        assert numbers(client, 2 - first) == list(range(first, 2))
+        assert client.quiet()
+
+
+@pytest.mark.parametrize("wanted", ["last=5", "since=2000-01-01T00:00:00", "all"])
+def test_history_comes_before_what_is_new_and_nothing_twice(logged: Broker, wanted: str) -> None:
+    name, enough = topic(), threading.Event()
+
+    def publish() -> None:
+        publisher, number = Mqtt(logged), 0
+        while not enough.is_set():
+            publisher.publish(name, b"%d" % number, 1)
+            number += 1
+
+    publishing = threading.Thread(target=publish)
+    publishing.start()
+    try:
+        time.sleep(0.1)
+        for _ in range(5):
+            client = Mqtt(logged, version=5)
+            assert client.subscribe(name, qos=1, properties={f.USER: [("smb-replay", wanted)]}) == [1]
+            got = numbers(client, 100)
+            assert got == list(range(got[0], got[0] + 100))
+            client.drop()
+    finally:
+        enough.set()
+        publishing.join()
 
 
 def test_there_is_no_replay_without_a_log(relaying: Broker) -> None:

@@ -6,6 +6,8 @@ import re
 import signal
 import socket
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +16,11 @@ import pytest
 
 from flow.house import BIN, LIMIT, Broker, Tcp, Udp, wait_for
 from flow.lasting import free_ports
+from flow.mqtt import Mqtt
 from flow.peers import ON_A_FREE_PORT, answers, needs_ipv6, settled, started
 from flow.wires import config
 from smbroker import __version__
+from smbroker.dialects.mqtt.packets import Publish
 
 KINDS = ("udp", "soh", "pipe", "semicolon", "padded", "typed", "tcp")
 
@@ -402,3 +406,30 @@ def test_what_is_said_can_be_json() -> None:
         broker.stop()
         assert all(isinstance(json.loads(line), dict) for line in broker.err.all)
         assert broker.out.has("ready")
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_it_stops_in_order_while_mqtt_clients_send_all_they_can(tmp_path: Path, qos: int) -> None:
+    frames = b"".join(Publish(b"t", b"x" * 50, qos, packet_id=at if qos else 0).encode(4) for at in range(1, 20_000))
+    with Broker(kinds=("mqtt",), data=tmp_path) as broker:
+        ended = threading.Event()
+
+        def flood() -> None:
+            client = Mqtt(broker)
+            client.tcp.sock.settimeout(LIMIT)
+            while not ended.is_set():
+                try:
+                    client.tcp.send(frames)
+                except OSError:
+                    return
+
+        threads = [threading.Thread(target=flood) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.5)
+        assert broker.stop() == 0
+        ended.set()
+        for thread in threads:
+            thread.join()
+        assert not broker.err.has("Traceback"), broker.err.all
+        assert not broker.err.has("bug"), broker.err.all

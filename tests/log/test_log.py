@@ -112,3 +112,14 @@ def test_what_is_compressed_well_is_read_in_small_parts(tmp_path: Path) -> None:
     assert (tmp_path / f"{0:020}.arrow").stat().st_size < 8 << 20  # of 96 MB
     assert most < 24 << 20
     log.close()
+
+
+def test_notes_that_a_reader_would_not_take_are_not_written(tmp_path: Path) -> None:
+    log = Log.open(tmp_path)
+    log.append([turn(["before"])])
+    with pytest.raises(LogError) as refused:
+        log.append([turn(["too much"])], [("mqtt", bytes(1 << 20))] * 50)
+    assert refused.value.code == "too_large"
+    log.append([turn(["after"])], [("mqtt", bytes(1 << 20))] * 20)
+    log.close()
+    assert texts_of(LogReader(tmp_path)) == ["before", "after"]

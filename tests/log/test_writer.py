@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 from threading import Event, Thread
 
@@ -127,6 +128,23 @@ def test_a_failing_disk_refuses_at_once_and_recovers_by_itself(tmp_path: Path) -
     writer.close()
     assert texts_of(log) == ["before", "after"]
     assert writer.queued_bytes == 0
+    log.close()
+
+
+def test_a_clock_that_is_set_back_does_not_keep_a_disk_from_being_tried_again(tmp_path: Path) -> None:
+    disk, heard, ahead = FailingDisk(), Heard(), 3_600.0
+    log = Log.open(tmp_path, None, disk)
+    clock = lambda: time.time() + ahead  # noqa: E731
+    writer = Writer(log, heard.on_commit, heard.on_refuse, heard.on_state, retry=0.01, clock=clock)
+    disk.at, disk.sticky = disk.calls + 1, True
+    writer.submit(turn(["failed"]))
+    while not heard.refused:
+        heard.wait()
+    ahead = 0.0
+    disk.heal()
+    while len(heard.states) < 2:
+        heard.wait()
+    writer.close()
     log.close()
 
 

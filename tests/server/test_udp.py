@@ -10,6 +10,7 @@ import uvloop
 
 from smbroker.core.rights import Rights
 from smbroker.core.sessions import Limits
+from smbroker.model.filter import exact
 from smbroker.model.message import Dialect
 from smbroker.model.rules import rules
 from smbroker.server import listeners, udp
@@ -316,3 +317,16 @@ def test_what_is_not_restored_is_told_and_the_peer_gets_no_answer(house: House) 
     with pytest.raises(BlockingIOError):
         peer.recv(100)
     peer.close()
+
+
+def test_a_peer_at_an_interface_that_there_is_no_more_is_left_out() -> None:
+    house = House()
+    sock = open_socket(socket.AF_INET6, "::1", 0, 1 << 20)
+    listener = UdpListener(house.turn, house.config, "six", sock, listeners.decoders("udp", house.config.semicolon))
+    listener.restore(Dialect.SEMICOLON, ("fe80::1%gone0", 4_000), [exact(b"t")])
+    listener.restore(Dialect.SEMICOLON, ("::1", 4_000), [exact(b"t")])
+    assert house.subscribed() == 1
+    assert house.turn.stats.dropped["peer_gone"] == 1
+    listener.stop_reading()
+    listener.close()
+    house.close()

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from flow.house import Broker, wait_for
+from flow.mqtt import Mqtt
+from smbroker.dialects.mqtt import fields as f
 from smbroker.log.reader import LogReader
 from web.calls import ARROW, KINDS, LINES, Said, answer_to, call, get, post, post_lines, raw
 
@@ -240,3 +242,38 @@ def test_publishing_ends_with_the_broker(tmp_path: Path) -> None:
         broker.stop(signal.SIGINT)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", broker.ports["web"]), timeout=1)
+
+
+PAIRS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("$correlation-data", "x"),
+        ("$expires", "tomorrow"),
+        ("k" * 65_536, ""),
+        ("k", "ä" * 40_000),
+        ("k\0", ""),
+        ("k", "\0"),
+    ],
+)
+def test_properties_that_mqtt_cannot_say_are_refused(broker: Broker, key: str, value: str) -> None:
+    properties = pa.array([[{"key": key, "value": value}]], PAIRS)
+    table = pa.table({"topic": ["p"], "payload": [b""], "properties": properties})
+    said = call(broker, "POST", "/v1/publish", arrow(table), content_type=ARROW)
+    assert (said.status, said.code) == (400, "bad_property")
+
+
+def test_properties_at_the_limits_reach_mqtt() -> None:
+    with Broker(kinds=(*KINDS, "mqtt")) as broker:
+        clients = [Mqtt(broker, version=5) for _ in range(2)]
+        for qos, client in enumerate(clients):
+            client.subscribe("p", qos=qos)
+        pairs = [{"key": "$expires", "value": "9999-12-31T23:59:59Z"}, {"key": "k" * 65_535, "value": "ä" * 32_767}]
+        table = pa.table({"topic": ["p"], "payload": [b""], "properties": pa.array([pairs], PAIRS)})
+        assert call(broker, "POST", "/v1/publish", arrow(table), content_type=ARROW).status == 200
+        for client in clients:
+            message = client.get()
+            assert message.properties[f.MESSAGE_EXPIRY] == 0xFFFF_FFFF
+            assert message.properties[f.USER] == [("k" * 65_535, "ä" * 32_767)]

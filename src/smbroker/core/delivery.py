@@ -20,6 +20,7 @@ from smbroker.model.stats import Stats
 from smbroker.model.topic import Topic
 
 MAX_ROUTES = 100_000  # topics are attackers' text: the cache must not grow with them
+MAX_ENTRIES = 2_000_000  # nor with subscribers of them, of which each route has a list
 MAX_CACHED_TOPIC = 1_024  # bytes; longer ones are routed afresh, which is rare and costs little
 
 
@@ -56,6 +57,7 @@ class Delivery:
         self._stats = stats
         self._on_change = on_change
         self._routes: dict[Topic, _Route] = {}
+        self._entries = 0  # subscribers in those routes, or in some that were there
         self.dirty: list[Outbox] = []  # outboxes with something in them, each once
 
     @property
@@ -91,14 +93,14 @@ class Delivery:
         self._on_change()
         topic = exact_topic(pattern)
         if topic is None:
-            self._routes.clear()
+            self._clear_routes()
         else:
             self._routes.pop(topic, None)
 
     def forget_routes(self) -> None:
         """Rights have changed: what a topic leads to is decided anew."""
         self._on_change()
-        self._routes.clear()
+        self._clear_routes()
 
     def deliver(self, columns: Columns) -> None:
         """Runs of one topic are framed and delivered together."""
@@ -122,6 +124,10 @@ class Delivery:
             return None
         route = self._routes.get(topic) or self._new_route(topic)
         return route.groups[0] if route.framing == framing else None
+
+    def _clear_routes(self) -> None:
+        self._routes.clear()
+        self._entries = 0
 
     def framed(self, columns: Columns, dialect: Dialect) -> list[bytes]:
         """All of the messages for one subscriber of that dialect."""
@@ -179,8 +185,10 @@ class Delivery:
         if len(route.groups) == len(by_group) == 1 and not route.single:
             ((_, route.framing),) = by_group
         if len(topic) <= MAX_CACHED_TOPIC:
-            if len(self._routes) >= MAX_ROUTES:
-                self._routes.clear()
+            entries = len(route.single) + sum(len(group.outboxes) for group in route.groups)
+            if len(self._routes) >= MAX_ROUTES or self._entries + entries > MAX_ENTRIES:
+                self._clear_routes()
+            self._entries += entries
             self._routes[topic] = route
         return route
 

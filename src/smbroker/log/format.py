@@ -32,6 +32,8 @@ from zlib import crc32
 
 import pyarrow as pa
 
+from smbroker.model.errors import LogError
+
 Raw: TypeAlias = bytes | bytearray
 Note: TypeAlias = tuple[str, bytes]
 
@@ -112,6 +114,8 @@ def encode(batch: pa.RecordBatch, frame: Frame, notes: Sequence[Note] = ()) -> b
     writer = pa.ipc.new_stream(sink, SCHEMA, options=_PACKED if packed else _PLAIN)
     writer.write_batch(batch, custom_metadata=metadata)
     message = bytearray(memoryview(sink.getvalue())[_SCHEMA_LENGTH:])
+    if _PREFIX.unpack_from(message)[1] > MAX_HEADER:
+        raise LogError("too_large", f"notes of more than {MAX_HEADER} bytes are more than the log can hold together")
     return stamped(message, frame._replace(length=len(message)))
 
 

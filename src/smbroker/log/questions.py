@@ -15,6 +15,8 @@ from smbroker.model.rights import Permit
 from smbroker.model.topic import Topic
 
 LENGTH = 4  # bytes before each packet
+BACKWARDS = 4_000  # offsets that are looked through at first when reading backwards; then ever more
+MOST_BACKWARDS = 2_000_000
 
 
 class Form(Enum):
@@ -60,7 +62,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Backwards:
-    """Where the last `most` messages of [start, end) begin."""
+    """Where the last `most` messages of [start, end) begin; step by step (`first_step`, `after`) in a long log."""
 
     reading: int
     start: int
@@ -68,6 +70,20 @@ class Backwards:
     filter: Filter | None
     most: int
     permit: Permit | None = None
+    first: int = 0  # how far back it goes with `after`
+
+    @classmethod
+    def first_step(
+        cls, reading: int, first: int, end: int, wanted: Filter | None, most: int, permit: Permit | None
+    ) -> "Backwards":
+        return cls(reading, max(first, end - BACKWARDS), end, wanted, most, permit, first)
+
+    def after(self, answer: "Place") -> "Backwards | None":
+        """The next step; None if the answer tells the place."""
+        if answer.rows >= self.most or self.start <= self.first:
+            return None
+        size = min(2 * (self.end - self.start), MOST_BACKWARDS)
+        return replace(self, start=max(self.first, self.start - size), end=self.start, most=self.most - answer.rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class Writer:
         self.queued_bytes = 0  # payloads submitted and neither committed nor refused
         self.failed: LogError | None = None  # why the log refuses; None while it takes messages
         self.failed_since = 0.0
-        self._next_attempt = 0.0
+        self._next_attempt = 0.0  # the system's clock may be set back, so not by that
         self._thread = Thread(target=self._run, name="log-writer", daemon=True)
         self._thread.start()
 
@@ -92,7 +92,7 @@ class Writer:
     def _run(self) -> None:
         while True:
             entries = self._taken()
-            if self.failed and self._clock() >= self._next_attempt:
+            if self.failed and time.monotonic() >= self._next_attempt:
                 self._probe()
             if entries:
                 self._settle(entries)
@@ -103,7 +103,7 @@ class Writer:
         """All that has queued up, at most COMMIT_BYTES; nothing when it is time to probe or to end."""
         with self._changed:
             while not self._queue and not self._closing:
-                wait = max(self._next_attempt - self._clock(), 0.0) if self.failed else None
+                wait = max(self._next_attempt - time.monotonic(), 0.0) if self.failed else None
                 if not self._changed.wait(wait) and self.failed:
                     return []
             entries: list[Entry] = []
@@ -156,18 +156,18 @@ class Writer:
             self.queued_bytes -= sum(entry.size for entry in entries)
 
     def _rotate(self) -> None:
-        if self._clock() < self._next_attempt:
+        if time.monotonic() < self._next_attempt:
             return
         try:
             self._log.rotate_if_due(self._clock())
         except LogError as error:
-            self._next_attempt = self._clock() + self._retry
+            self._next_attempt = time.monotonic() + self._retry
             if not self._log.ready:  # else the old tail still takes messages
                 self._fail(error)
 
     def _fail(self, error: LogError) -> None:
         self.failed, self.failed_since = error, self._clock()
-        self._next_attempt = self.failed_since + self._retry
+        self._next_attempt = time.monotonic() + self._retry
         self._on_state(error)
 
     def _probe(self) -> None:
@@ -175,7 +175,7 @@ class Writer:
             self._log.probe()
         except LogError as error:
             self.failed = error
-            self._next_attempt = self._clock() + self._retry
+            self._next_attempt = time.monotonic() + self._retry
             return
         self.failed = None
         self._on_state(None)

@@ -66,6 +66,7 @@ class Commits:
         self.stats = stats
         self.recent = Recent(log.next_offset, recent_bytes)
         self.failed: LogError | None = None
+        self._stopped: LogError | None = None
         self._loop = loop
         self._console = console
         self._feed = feed
@@ -180,7 +181,8 @@ class Commits:
         self._rows = self._bytes = 0
         self._small = None
         for columns, told, notes in gathered:
-            self._writer.submit(columns, notes, told, size_of(columns), hurried)
+            size = size_of(columns) + sum(len(value) for _, value in notes)
+            self._writer.submit(columns, notes, told, size, hurried)
 
     def read_by(self, *, streams: int | None = None, pipelines: bool | None = None) -> None:
         """How many streams, or whether pipelines, read from here on. Who is new does not wait for what has gathered."""
@@ -202,8 +204,13 @@ class Commits:
     def when_caught_up(self, callback: Callable[[], None]) -> None:
         self._paused.append(callback)
 
+    def stop(self) -> None:
+        """What has gathered is handed over; what still comes is passed on, but neither kept nor acknowledged."""
+        self.hand_over()
+        self.failed = self._stopped = LogError("stopping", "the broker stops")
+
     def close(self) -> None:
-        """Waits until all is written; call `hand_over` first. What comes of it is told as always."""
+        """Waits until all is written; call `stop` first. What comes of it is told as always."""
         self._writer.close()
 
     def _committed(self, entries: list[Entry]) -> None:
@@ -235,7 +242,10 @@ class Commits:
 
     def _deliver(self, entry: Entry) -> None:
         """Who does not keep up falls back to its cursor before the rest of a long commit is put into its outbox."""
-        self._feed.deliver(entry.columns)
+        try:
+            self._feed.deliver(entry.columns)
+        except Exception as bug:  # those who wait for this commit, and for those after it, get their answers
+            self._loop.call_exception_handler({"message": "while feeding from the log", "exception": bug})
         self._delivered_rows += len(entry.columns)
         self._delivered_bytes += entry.size
         if self._delivered_rows > FLUSH_ROWS or self._delivered_bytes > FLUSH_BYTES:
@@ -264,7 +274,7 @@ class Commits:
             self._console.error(f"{error.text}; messages that want an acknowledgement are refused until it can")
         elif self.failed and not error:
             self._console.note("the log takes messages again")
-        self.failed = error
+        self.failed = self._stopped or error
         self._console.write()
 
 

@@ -92,7 +92,15 @@ def _named(address: tuple[Any, ...]) -> Address:
     """As Python gives it, to host and port; the host of a link-local address with its interface."""
     host, port, *rest = address
     scope = rest[1] if rest else 0
-    return f"{host}%{socket.if_indextoname(scope)}" if scope else host, port
+    return f"{host}%{_interface(scope)}" if scope else host, port
+
+
+def _interface(scope: int) -> str:
+    """Its name, or its number if it has just gone."""
+    try:
+        return socket.if_indextoname(scope)
+    except OSError:
+        return str(scope)
 
 
 class PlainReceiver:
@@ -205,7 +213,7 @@ class BulkReceiver:
             return socket.inet_ntop(socket.AF_INET, raw[4:8]), port
         host = socket.inet_ntop(socket.AF_INET6, raw[8:24])
         scope = int.from_bytes(raw[24:28], sys.byteorder)
-        return f"{host}%{socket.if_indextoname(scope)}" if scope else host, port
+        return f"{host}%{_interface(scope)}" if scope else host, port
 
     def raw(self, address: Address) -> RawAddress:
         host, port = address

@@ -55,12 +55,18 @@ class History:
 
     async def _run(self) -> None:
         while True:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "smbroker.log.lean", "smbroker.log.history", str(self._directory)),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for the broker; this ends when its input does
-            )
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "smbroker.log.lean", "smbroker.log.history", str(self._directory)),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    start_new_session=True,  # Ctrl-C is for the broker; this ends when its input does
+                )
+            except OSError as error:  # say, for want of memory or descriptors
+                self._console.warn("history", f"the process that reads history cannot be started: {error}; again soon")
+                self._console.write()
+                await asyncio.sleep(PAUSE)
+                continue
             for question, _ in self._asked.values():
                 self._send(question)
             assert self._process.stdout

@@ -44,8 +44,6 @@ FAR = 5_000  # rows that a stream asks for at once of the reading process
 PACE = 0.02  # seconds between two looks of a stream: it costs the same for one message as for many
 PACE_OF_EACH = 0.0001  # … and for each stream there is
 SILENCE = 15.0  # seconds after which a stream gives an empty piece
-BACKWARDS = 4_000  # offsets that are looked through at first when reading backwards; then ever more
-MOST_BACKWARDS = 2_000_000
 CENSUS = 5.0  # seconds between steps of the census of topics when nobody asks
 CENSUS_BUSY = 0.05  # … while it is behind
 PATIENCE = 3.0  # seconds that a list of topics waits for the census
@@ -121,13 +119,12 @@ class Reader:
         self, who: Grant, reading: int, pattern: Filter | None, first: int, end: int, limit: int
     ) -> int:
         """Where the last `limit` messages of [first, end) begin."""
-        wanted, size = limit, BACKWARDS
-        while end > first and wanted:
-            start = max(first, end - size)
-            place = await self._asked(Backwards(reading, start, end, pattern, wanted, who.replay()), Place)
-            wanted -= place.rows
-            end, size = (start if wanted else place.offset), min(2 * size, MOST_BACKWARDS)
-        return end
+        if end <= first or not limit:
+            return end
+        step = Backwards.first_step(reading, first, end, pattern, limit, who.replay())
+        while following := step.after(place := await self._asked(step, Place)):
+            step = replace(following, permit=who.replay())
+        return place.offset
 
     # --- streams ---
 
@@ -141,12 +138,13 @@ class Reader:
             self._need_log("history")
             if start < self.first_offset:
                 raise LogError("gone", f"offset {start} is gone; the first there is is {self.first_offset}")
-        if self._store:
-            await self._all_kept()  # what was published before is not new
-        stream = Stream(pattern, self.recent.next if start is None else start, who, self.recent.next)
         self.count_streams(1)
-        self._resting.add(stream, self.recent)
+        stream = Stream(pattern, 0, who)
         try:
+            if self._store:
+                await self._all_kept()  # what was published before is not new
+            stream.cursor, stream.seam = self.recent.next if start is None else start, self.recent.next
+            self._resting.add(stream, self.recent)
             with self._reading() as reading:
                 yield b""
                 while not self._closing and not who.nothing:

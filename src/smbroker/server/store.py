@@ -111,7 +111,7 @@ class Store:
         for task in self._tasks:
             task.cancel()
         self._turn.lanes.account()
-        self._commits.hand_over()
+        self._commits.stop()
         await asyncio.get_running_loop().run_in_executor(None, self._commits.close)
         await asyncio.sleep(0)  # what the writing thread told last
 

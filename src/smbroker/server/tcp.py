@@ -250,6 +250,7 @@ class Connection(Client, asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client has said all; it stays until it has what is owed to it."""
         self._closing = True
+        self.flush()  # acknowledgements may be among it
         return self.owed > 0
 
     def abort(self) -> None:

@@ -246,17 +246,22 @@ class Turn:
         """One message with what only some have; `note` is kept under the same sync."""
         self.check(client, message)
         self.inbound.own_extras[len(self.inbound.topics)] = extra
-        if note:
-            self._notes.append(note)
         self._bytes += extra.bytes
+        self._note(note)
         self._append(client, message)
 
     def acknowledge(self, client: Client, ack: bytes, note: Note | None = None) -> None:
         """`ack` leaves once the note, and all that came before it, is safe."""
-        if note:
-            self._notes.append(note)
+        self._note(note)
         self._acks.append((client, ack))
         client.owed += 1
+        if self._bytes > MAX_TURN:
+            self._relieve()
+
+    def _note(self, note: Note | None) -> None:
+        if note:
+            self._notes.append(note)
+            self._bytes += len(note[1])
 
     def publish_all(self, columns: Columns, told: Told, notes: Sequence[Note] = ()) -> None:
         """Columns that belong together, in the order of publishing: their offsets follow one another.
@@ -363,7 +368,10 @@ class Turn:
         if self._later:
             later, self._later = self._later, []
             for callback in later:
-                callback()
+                try:
+                    callback()
+                except Exception as bug:  # of one session: the others go on
+                    self.loop.call_exception_handler({"message": "after a turn", "exception": bug})
             if self.delivery.dirty or self.committed.dirty:
                 self.begin()
         if self.console.waits and self.console.write() and self._console_timer is None:

@@ -151,10 +151,15 @@ class UdpListener:
 
     def restore(self, dialect: Dialect, address: Address, filters: Iterable[Filter]) -> None:
         """A peer that was subscribed before the broker's restart; the limits may be others now."""
-        branch, raw = self._branches[dialect], self._receiver.raw(address)
+        branch = self._branches[dialect]
         try:
+            raw = self._receiver.raw(address)
             peer = branch.peers.get(raw) or self._new_peer(branch, raw)
         except _Unwanted:
+            return
+        except OSError as error:  # an interface that there is no more
+            self._turn.stats.dropped["peer_gone"] += 1
+            self._turn.console.warn("peer_gone", f"{dialect} {address[0]}: subscribed before the restart: {error}")
             return
         peer.heard = monotonic()
         if peer.session is None:

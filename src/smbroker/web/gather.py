@@ -4,6 +4,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
+from smbroker.dialects import mqtt
 from smbroker.model.errors import Refused
 from smbroker.model.message import Columns, Extra, Kind, Origin, Rows
 from smbroker.model.topic import KnownTopics, Topic
@@ -23,7 +24,7 @@ class Gathering:
     max_payload: int
     skip: bool = False
     columns: Columns = field(default_factory=Columns)
-    size: int = 0  # bytes of topics and payloads
+    size: int = 0  # bytes of topics, payloads and properties
     skipped: list[Refused] = field(default_factory=list)  # the first few
     skipped_count: int = 0
     _seen: int = 0
@@ -49,11 +50,12 @@ class Gathering:
                     text = f"payload of {len(payload)} bytes, at most {longest} (max_payload)"
                     raise Refused("payload_too_long", text)
                 checked = Kind.BYTES if kind is None else _kind(kind, payload)
+                extra = _extra(rows, row)
             except Refused as error:
                 self._refuse(error)
                 continue
-            extra = _extra(rows, row)
             if extra:
+                self.size += sum(len(key) + len(value) for key, value in extra.properties)
                 columns.extras[len(columns.topics)] = extra
             columns.topics.append(name)
             columns.payloads.append(payload)
@@ -82,5 +84,7 @@ def _extra(rows: Rows, row: int) -> Extra | None:
     retain = bool(rows.retain and rows.retain[row])
     properties = rows.properties[row] if rows.properties else None
     if properties:
+        if wrong := mqtt.fault(tuple(properties)):
+            raise Refused("bad_property", wrong)
         return Extra(retain=retain, properties=tuple(properties))
     return RETAINED if retain else None

@@ -108,6 +108,7 @@ class MqttConnection(Client, asyncio.Protocol):
 
     def resume_reading(self) -> None:
         if not self._transport.is_closing():
+            self._heard = self._clock()
             self._transport.resume_reading()
 
     def set_timer(self, seconds: float, callback: Callable[[], None]) -> None:
@@ -362,6 +363,8 @@ class MqttConnection(Client, asyncio.Protocol):
         """ "If … the Server does not receive a Control Packet within one and a half times the Keep Alive" [3.1.2-22]"""
         self.turn.lanes.account()
         due = self._heard + self._keep_alive - self._clock()
+        if not self._transport.is_reading():  # it is the broker who does not listen
+            due = self._keep_alive
         if due > 0:
             self.set_timer(due, self._check_alive)
         elif not self.closing:
@@ -410,7 +413,7 @@ class MqttConnection(Client, asyncio.Protocol):
         self.set_timer(PARTING, self.abort)
 
     def paid(self) -> None:
-        if self.closing:
+        if self.closing and not self._ended:
             self._shut()
 
     def abort(self) -> None:
@@ -422,6 +425,7 @@ class MqttConnection(Client, asyncio.Protocol):
         if not self.closing:
             self._gone(self.will)
         self.closing = True
+        self.flush()  # acknowledgements may be among it
         return self.owed > 0
 
     def connection_lost(self, _error: Exception | None) -> None:

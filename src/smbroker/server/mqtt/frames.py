@@ -103,8 +103,8 @@ def _full_frame(session: "MqttSession", item: Item, number: int, first: int) -> 
     frame = b"".join((bytes((first,)), encode_length(min(size, f.MAX_LENGTH)), *parts))
     if len(frame) > session.max_packet or size > f.MAX_LENGTH:
         # "it MUST discard it without sending it" [MQTT-3.1.2-25]
-        if name != topic or f.TOPIC_ALIAS in properties:
-            session.aliases.pop(topic, None)
+        if name == topic and f.TOPIC_ALIAS in properties:  # it would have told the alias
+            del session.aliases[topic]
         session.undeliverable("too_long")
         return None
     return frame

@@ -3,12 +3,14 @@ or `last=N`; the log is asked for the last two.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from smbroker.dialects.mqtt import Malformed
 from smbroker.dialects.mqtt.reasons import IMPLEMENTATION
-from smbroker.log.questions import Backwards, Failed, Moment, Place, Question
+from smbroker.log.questions import Backwards, Failed, Moment, Place
 from smbroker.server.commits import Commits
 from smbroker.server.history import History
 from smbroker.server.mqtt.session import MqttSession
@@ -30,13 +32,21 @@ def go_back(service: "Mqtt", session: MqttSession, one: Subscription, wanted: st
     if isinstance(start, int):
         replay.go_back(one, start)
         return
-    question = start
+    question, pending = start, replay.hold(one)
 
-    def placed(answer: Place | Failed) -> None:
-        if session.replay is replay and session.known.all.get(one.key) is one:
-            replay.go_back(one, answer.offset if isinstance(answer, Place) else answer.next)
+    def placed(asked: Moment | Backwards, answer: Place | Failed) -> None:
+        held = replay.held(one, pending) if session.replay is replay else None
+        if held is None:
+            return
+        if isinstance(asked, Backwards) and isinstance(answer, Place) and (following := asked.after(answer)):
+            ask(replace(following, permit=session.grant.replay()))
+        else:
+            replay.go_back(held, answer.offset if isinstance(answer, Place) else answer.next)
 
-    commits.after(lambda: history.ask(question(), placed))  # what came before the subscription counts
+    def ask(what: Moment | Backwards) -> None:
+        history.ask(what, partial(placed, what))
+
+    commits.after(lambda: ask(question()))  # what came before the subscription counts
 
 
 def _sources(service: "Mqtt", one: Subscription) -> tuple[Commits, History]:
@@ -49,7 +59,7 @@ def _sources(service: "Mqtt", one: Subscription) -> tuple[Commits, History]:
 
 def _start(
     wanted: str, session: MqttSession, one: Subscription, commits: Commits, history: History
-) -> int | Callable[[], Question]:
+) -> int | Callable[[], Moment | Backwards]:
     """The offset, or what makes the question that tells it."""
     word, _, value = wanted.partition("=")
     first, reading = commits.first_offset, history.new_reading()
@@ -59,7 +69,7 @@ def _start(
         if word == "from":
             return max(int(value), first)
         if word == "last" and (most := int(value)) > 0:
-            return lambda: Backwards(
+            return lambda: Backwards.first_step(
                 reading, commits.first_offset, commits.recent.next, one.pattern, most, session.grant.replay()
             )
         if word == "since":

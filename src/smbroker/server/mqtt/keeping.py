@@ -6,6 +6,7 @@ notes that tell identifiers of QoS 2,
 
     + N CLIENT   N has come from the client        - N CLIENT   and was released
     > O CLIENT   the client has received the message at offset O: it must not be sent again
+    ! 0 CLIENT   its session has ended: what is above is not about the next one
 
 Applying one twice changes nothing.
 """
@@ -23,7 +24,7 @@ from smbroker.log.log import Log
 from smbroker.log.state import SavedSession, SessionKey, State, packed, unpacked
 from smbroker.model.filter import Filter
 from smbroker.model.grant import EVERYTHING
-from smbroker.model.message import Dialect, Extra, Origin
+from smbroker.model.message import Columns, Dialect, Extra, Origin
 from smbroker.model.topic import Topic
 from smbroker.server.commits import Commits
 from smbroker.server.mqtt.retained import Retained
@@ -55,9 +56,13 @@ class MqttKeeping:
     def dropped(self, session: MqttSession) -> None:
         self._saved.pop(session, None)
         self._state.drop_session(_key(session))
+        ended = note_of(session, b"!", 0)
+        if ended and session.inbound:
+            self._mqtt.turn.settle()
+            self._commits.submit(Columns(), (), notes=[ended])
 
     def subscribed(self, session: MqttSession, one: Subscription) -> None:
-        options = [one.qos, one.no_local, one.as_published, one.identifier]
+        options = [one.qos, one.no_local, one.as_published, one.identifier, one.seam]
         start = min(one.start, self._commits.recent.next)
         self._state.save_subscription(_key(session), _packed(one), True, start, json.dumps(options))
         share = self._mqtt.share(one.share, one.pattern) if one.share else None
@@ -216,6 +221,8 @@ class MqttKeeping:
             session.inbound.add(int(number))
         elif value[:1] == b"-":
             session.inbound.discard(int(number))
+        elif value[:1] == b"!":
+            session.inbound.clear()
         elif session.replay:
             session.replay.received(int(number))
         return session
@@ -256,8 +263,8 @@ def _packed(one: Subscription) -> Filter:
 
 
 def _unpacked(pattern: Filter, options: str | None, start: int) -> Subscription:
-    qos, no_local, as_published, identifier = json.loads(options or "[0, false, false, 0]")
+    qos, no_local, as_published, identifier, *seam = json.loads(options or "[0, false, false, 0]")
     share = ""
     if pattern[0] == SHARE and len(pattern) > 2 and isinstance(pattern[1], bytes):
         share, pattern = pattern[1].decode(), pattern[2:]
-    return Subscription(pattern, share, qos, no_local, as_published, identifier, start)
+    return Subscription(pattern, share, qos, no_local, as_published, identifier, start, *seam)

@@ -220,9 +220,11 @@ def unkept(connection: "MqttConnection", ack: bytes, text: str) -> bytes:
         return b""
     numbers = [int.from_bytes(ack[at + 2 : at + 4], "big") for at in range(0, len(ack), 4)]
     if kind == f.PUBREC:  # if it comes again, it is as if for the first time
-        for number in numbers:
-            if session := connection.unsure.get(number):
-                session.inbound.discard(number)
+        (number,) = numbers
+        if session := connection.unsure.get(number):
+            session.inbound.discard(number)
+        elif (session := connection.session) and number in session.inbound and number not in session.unsure:
+            return ack  # the message is on disk, and was only sent again
     acknowledged(connection, ack)
     if connection.version != 5:
         return b""

@@ -62,9 +62,19 @@ class Replay:
         one.start = pending = next(_pendings)
         self.commits.after(lambda: self._begun(one, pending))
 
+    def hold(self, one: Subscription) -> int:
+        """It begins with history, from where is not known yet: until then it gets nothing. What `held` finds it by."""
+        one.start = pending = next(_pendings)
+        return pending
+
+    def held(self, one: Subscription, pending: int) -> Subscription | None:
+        """The subscription that is still held so: that one, or what has replaced it."""
+        current = self.session.known.all.get(one.key)
+        return current if current and current.start == pending else None
+
     def _begun(self, one: Subscription, pending: int) -> None:
-        current = self.session.known.all.get(one.key)  # it may have been replaced, and then begins where this one does
-        if current and current.start == pending:
+        current = self.held(one, pending)
+        if current:
             current.start = self.commits.recent.next
         if not self.live and self.session.connection:
             self.wake()
@@ -82,6 +92,9 @@ class Replay:
         self.cursor = min(self._lowest(), one.start)
         self.high = min(self.high, one.start)
         self.fresh = min(self.fresh, one.start)
+        if self.session.lasting and self.session.mqtt.keeping:
+            for each in self.session.known.own:
+                self.session.mqtt.keeping.subscribed(self.session, each)
         self.wake()
 
     @property

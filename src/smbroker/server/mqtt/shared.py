@@ -109,6 +109,8 @@ class Share(Session):
         if member is None:
             self._pump(given)
             member = self._next(topic)
+        if member is None and not any(one.connection for one in self._order):
+            return False  # it waits in the log
         if member is None:  # nobody with room; or nobody here who may have it, and then nobody gets it
             return not any(one.connection and _may(one, topic) for one in self._order)
         item = member.item_of(columns, row, [self.members[member]])
@@ -181,7 +183,9 @@ class Share(Session):
             assert self.commits
             self._stop_at(self.commits.recent.next)
         self.again.add(offset)
-        self.cursor = min(self.cursor, offset)
+        if offset < self.cursor:
+            self.cursor = offset
+            self._withdraw()
         self.touched = True
         self.wake()
 
@@ -241,6 +245,14 @@ class Share(Session):
         self._asked = True
         request = Request(self._reading, self.cursor, self.commits.recent.next, None, frozenset((self.pattern,)))
         self.history.ask(request, self._answered)
+
+    def _withdraw(self) -> None:
+        """An answer that is on its way is about what comes later."""
+        if self._asked:
+            assert self.history
+            self.history.forget(self._reading)
+            self._reading = self.history.new_reading()
+            self._asked = False
 
     def _answered(self, answer: Piece | Failed) -> None:
         self._asked = False
