@@ -26,7 +26,6 @@ from smbroker.dialects.mqtt import (
     to_properties,
 )
 from smbroker.dialects.mqtt import fields as f
-from smbroker.dialects.mqtt.moments import as_seconds, as_text
 from smbroker.dialects.mqtt.packets import (
     Ack,
     Auth,
@@ -45,6 +44,7 @@ from smbroker.dialects.mqtt.packets import (
 from smbroker.model.errors import Unfit
 from smbroker.model.filter import ANY, REST
 from smbroker.model.message import Columns, Dialect, Extra, Kind, Origin, Wire
+from smbroker.model.moments import as_seconds, as_text
 
 HERE = Origin(Dialect.MQTT, "10.0.0.1", 1)
 LIMIT = 1 << 20

@@ -4,9 +4,9 @@ import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from smbroker.dialects import mqtt
 from smbroker.model.errors import Refused
 from smbroker.model.message import Columns, Extra, Kind, Origin, Rows
+from smbroker.model.properties import fault
 from smbroker.model.topic import KnownTopics, Topic
 
 RETAINED = Extra(retain=True)
@@ -84,7 +84,7 @@ def _extra(rows: Rows, row: int) -> Extra | None:
     retain = bool(rows.retain and rows.retain[row])
     properties = rows.properties[row] if rows.properties else None
     if properties:
-        if wrong := mqtt.fault(tuple(properties)):
+        if wrong := fault(tuple(properties)):
             raise Refused("bad_property", wrong)
         return Extra(retain=retain, properties=tuple(properties))
     return RETAINED if retain else None

@@ -9,7 +9,7 @@ what they are made of, `filters`, `messages` and `frames` stand between MQTT and
 
 from smbroker.dialects.mqtt.filters import decode_filter
 from smbroker.dialects.mqtt.frames import check_name, framer_of, packets_in
-from smbroker.dialects.mqtt.messages import expires, fault, to_pairs, to_properties
+from smbroker.dialects.mqtt.messages import expires, to_pairs, to_properties
 from smbroker.dialects.mqtt.packets import Auth
 from smbroker.dialects.mqtt.reasons import Malformed
 from smbroker.dialects.mqtt.stream import Acks, Decoder, Mixed, Numbered, One, Run
@@ -26,7 +26,6 @@ __all__ = [
     "check_name",
     "decode_filter",
     "expires",
-    "fault",
     "framer_of",
     "packets_in",
     "to_pairs",

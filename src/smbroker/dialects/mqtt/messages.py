@@ -8,19 +8,13 @@ message expiry     $expires            ISO time, UTC: when, not in how long
 user property      its own name; one that begins with `$` gets another `$` before it
 """
 
-from base64 import b64decode, b64encode
-from binascii import Error
-from typing import TypeAlias
+from base64 import b64encode
 
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.fields import Properties
-from smbroker.dialects.mqtt.moments import as_seconds, as_text
+from smbroker.model.moments import as_seconds, as_text
+from smbroker.model.properties import CORRELATION, EXPIRES, Pairs, correlation, too_long
 
-Pairs: TypeAlias = tuple[tuple[str, str], ...]
-
-EXPIRES = "$expires"
-CORRELATION = "$correlation-data"
-LONGEST = 65_535  # bytes of a text, or of binary data
 LONGEST_EXPIRY = 0xFFFF_FFFF  # seconds
 
 
@@ -49,26 +43,12 @@ def expires(pairs: Pairs) -> float | None:
     return None
 
 
-def fault(pairs: Pairs) -> str:
-    """Why they cannot be a message's properties; nothing if they can."""
-    for key, value in pairs:
-        if _too_long(key) or _too_long(value):
-            return f"the property {key[:50]!r} is longer than {LONGEST} bytes"
-        if "\0" in key or "\0" in value:
-            return f"the property {key[:50]!r} has a character U+0000"
-        if key == EXPIRES and as_seconds(value) is None:
-            return f"{EXPIRES} is no time such as 2026-03-01T12:00:00Z"
-        if key == CORRELATION and _decoded(value) is None:
-            return f"{CORRELATION} is not base64"
-    return ""
-
-
 def to_properties(pairs: Pairs, now: float) -> Properties:
     """What MQTT cannot say is left out."""
     properties: Properties = {}
     user: list[tuple[str, str]] = []
     for key, value in pairs:
-        if _too_long(key) or _too_long(value):
+        if too_long(key) or too_long(value):
             continue
         if not key.startswith("$") or key.startswith("$$"):
             user.append((key[1:] if key.startswith("$") else key, value))
@@ -78,7 +58,7 @@ def to_properties(pairs: Pairs, now: float) -> Properties:
             properties[f.CONTENT_TYPE] = value
         elif key == "$response-topic":
             properties[f.RESPONSE_TOPIC] = value
-        elif key == CORRELATION and (data := _decoded(value)) is not None:
+        elif key == CORRELATION and (data := correlation(value)) is not None:
             properties[f.CORRELATION_DATA] = data
     when = expires(pairs)
     if when is not None:
@@ -87,14 +67,3 @@ def to_properties(pairs: Pairs, now: float) -> Properties:
     if user:
         properties[f.USER] = user
     return properties
-
-
-def _too_long(text: str) -> bool:
-    return 4 * len(text) > LONGEST and len(text.encode()) > LONGEST
-
-
-def _decoded(text: str) -> bytes | None:
-    try:
-        return b64decode(text)
-    except (Error, ValueError):
-        return None
