@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,20 @@ def data(tmp_path: Path) -> Path:
 
 def test_status_shows_each_pipeline_and_its_error(data: Path) -> None:
     assert run("smb", "pipeline", "status", "--data", str(data)).returncode == 1
-    (data / "pipelines.json").write_text(json.dumps(STATUS))
+    (data / "pipelines.json").write_text(json.dumps(STATUS | {"updated": datetime.now(UTC).isoformat()}))
     result = run("smb", "pipeline", "status", "--data", str(data))
     lines = result.stdout.decode().splitlines()
     assert lines[1].split() == ["a", "running", "2026-01-31T12:00:00Z", "12", "3", "80", "1,234", "0", "table", "t"]
     assert lines[2].split()[:2] == ["b", "failed"]
     assert lines[3:] == ["b.sql:3: it is bad"]
     assert (result.returncode, result.stderr) == (1, b"")
+
+
+def test_pipelines_that_nobody_has_told_of_lately_are_not_shown_as_running(data: Path) -> None:
+    (data / "pipelines.json").write_text(json.dumps(STATUS))
+    lines = run("smb", "pipeline", "status", "--data", str(data)).stdout.decode().splitlines()
+    assert [line.split()[:2] for line in lines[1:3]] == [["a", "stopped"], ["b", "failed"]]
+    assert lines[1].split()[3] == "0"
 
 
 def test_status_names_files_from_the_current_directory(data: Path) -> None:
@@ -111,6 +119,15 @@ def test_bad_words_are_named(data: Path, words: list[str], text: bytes) -> None:
     )
     assert (result.returncode, text in result.stderr) == (2, True), result
     assert result.stderr.count(b"\n") == 1
+
+
+def test_an_unknown_built_in_pipeline_is_told_before_anything_starts(data: Path) -> None:
+    config = data / "smb.toml"
+    config.write_text('[pipelines]\nbuiltin = ["archive", "statistic"]\n')
+    for words in (["up"], ["demo"], ["pipeline", "run"]):
+        result = run("smb", *words, "--config", str(config), "--data", str(data))
+        wanted = b"pipelines.builtin: there is no statistic; there are archive, statistics, silence\n"
+        assert (result.returncode, result.stderr) == (2, wanted)
 
 
 def test_a_bad_header_is_told_without_spark(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,19 @@ def test_tail_begins_with_history_and_ends_after_so_many(broker: Broker) -> None
     said = run("smb", "tail", "old/a", "--from", "earliest", "--limit", 3, "--url", url(broker))
     assert [line.split()[-1] for line in said.stdout.splitlines()] == [b"0", b"1", b"2"]
     assert said.returncode == 0
+
+
+def test_tail_and_top_take_data_and_the_address_from_the_settings(broker: Broker, tmp_path: Path) -> None:
+    config = tmp_path / "smb.toml"
+    config.write_text(f'listen = ["mqtt://127.0.0.1:1883", "web://0.0.0.0:{broker.ports["web"]}"]\n')
+    options = ["--config", str(config), "--data", str(tmp_path)]
+    post(broker, "set/a", b"1")
+    said = run("smb", "tail", "set/a", "--from", "earliest", "--limit", 1, *options)
+    assert said.stdout.endswith(b" set/a 1\n"), said.stderr
+    assert run("smb", "top", "--count", 1, "--every", 1, *options).returncode == 0
+    config.write_text('listen = ["mqtt://127.0.0.1:1883"]\n')
+    said = run("smb", "tail", *options)
+    assert (said.returncode, b"there is no web listener\n" in said.stderr) == (2, True)
 
 
 def test_tail_shows_strangers_words_escaped_or_as_json(broker: Broker) -> None:

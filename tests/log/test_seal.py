@@ -298,6 +298,30 @@ def test_a_reading_that_sealing_overtakes_goes_on(log: Log) -> None:
     assert [row["payload"].decode() for row in found] == expected  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_how_far_so_many_bytes_reach(log: Log, sealed: bool) -> None:
+    texts = ["x" * 100] * 1_000 + ["x" * 10_000] * 100
+    for start in range(0, len(texts), 50):
+        log.append([turn(texts[start : start + 50])])
+    if sealed:
+        log.rotate()
+        seal_segment(log.directory, 0, disk=QuickDisk())
+        log.append([turn(["x" * 10_000])])
+    reader, end = LogReader(log.directory), log.next_offset
+    assert reader.reach(0, end, 1 << 30) == end
+    assert reader.reach(0, 7, 1 << 30) == 7
+    assert reader.reach(3, end, 1) == 4
+    cut = reader.reach(0, end, 100_000)
+    assert 0 < cut < 1_000
+    assert 3 <= reader.reach(1_000, end, 40_000) - 1_000 <= (40 if sealed else 4)
+    cursor, cuts = 0, 0
+    while cursor < end:
+        cursor, before = reader.reach(cursor, end, 300_000), cursor
+        cuts += 1
+        assert cursor > before
+    assert 3 <= cuts <= 6
+
+
 def test_offset_at_a_time(log: Log) -> None:
     filled(log, 2)
     reader = LogReader(log.directory)

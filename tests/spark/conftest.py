@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def missing() -> str | None:
     if importlib.util.find_spec("pyspark") is None:
-        return "there is no pyspark: pip install 'smbroker[spark]'"
+        return "there is no pyspark: pip install '.[spark]'"
     from smbroker.spark.session import missing_java
 
     return missing_java()

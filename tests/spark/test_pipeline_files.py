@@ -16,6 +16,7 @@ HEADER = """\
 -- watermark: 10 seconds
 -- mode: update
 -- every: 2 Seconds
+-- rows: 1000
 -- table: rooms
 -- key: room, start
 -- topic: derived/{room}/mean
@@ -27,6 +28,7 @@ FROM = ["house/+/temperature", "garden/#"]
 WATERMARK = "10 seconds"
 MODE = "update"
 EVERY = "2 seconds"
+ROWS = 1_000
 TABLE = "rooms"
 KEY = ("room", "start")
 TOPIC = "derived/{room}/mean"
@@ -48,7 +50,7 @@ def test_both_kinds_of_file_say_the_same(tmp_path: Path, name: str, text: str) -
     made = pipeline(tmp_path, text, name)
     assert made.filters == "house/+/temperature,garden/#"
     assert (made.watermark, made.mode, made.every) == ("10 seconds", "update", "2 seconds")
-    assert (made.table, made.key) == ("rooms", ("room", "start"))
+    assert (made.rows, made.table, made.key) == (1_000, "rooms", ("room", "start"))
     assert made.topic is not None
     assert made.topic.columns == ("room",)
     assert made.client == "pipeline:p"
@@ -78,6 +80,7 @@ def test_queries_of_any_form(tmp_path: Path, query: str) -> None:
         ("-- table: t\n-- mode: upsert\nSELECT 1", 2, "mode: 'upsert' is none of append, update, complete"),
         ("-- table: t\n-- every: soon\nSELECT 1", 2, "every: 'soon' is no time such as 10 seconds"),
         ("-- table: t\n-- watermark: 10\nSELECT 1", 2, "watermark: '10' is no time"),
+        ("-- table: t\n-- rows: 0\nSELECT 1", 2, "rows: '0' is no number above 0"),
         ("-- topic: a/{b\nSELECT 1", 1, "topic: a/{b: write columns as {name}"),
         ("-- topic: a/#\nSELECT 1", 1, "+ and # are for filters"),
         ("-- topic: $SYS/x\nSELECT 1", 1, "only $stats/… and $alerts/…"),
@@ -102,6 +105,8 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, text: str, line: in
         ("TABLE = 't'\n\ndef transform(messages:\n", 3, "Python cannot read it"),
         ("TABLE = 't'\n", 2, "there is no function transform"),
         ("TABLE = 't' + str(1)\ndef transform(m): return m\n", 1, "it is read, not computed"),
+        ("TABLE = 't'\nKEY = {['room']}\ndef transform(m): return m\n", 2, "it is read, not computed"),
+        (f"TABLE = 't'\nX = {'-' * 3_000}1\ndef transform(m): return m\n", 1, "Python cannot read it"),
         ("\nMODE = 'x'\nTABLE = 't'\ndef transform(m): return m\n", 2, "mode: 'x' is none of"),
     ],
 )

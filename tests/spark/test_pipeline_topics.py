@@ -91,6 +91,33 @@ def test_a_table_and_topics_of_sql_and_python_without_feedback(
     ]
 
 
+LARGE = """\
+TOPIC = "large/{topic}"
+
+def transform(messages):
+    messages.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "2")
+    parts = messages.selectExpr("topic", "explode(sequence(1, 40)) AS part")
+    return parts.selectExpr("concat(topic, '/', part) AS topic", "repeat('x', 8388608) AS payload")
+"""
+
+
+def test_more_than_the_broker_takes_at_once_fails_until_it_is_less(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipelines = tmp_path / "pipelines"
+    pipelines.mkdir()
+    (pipelines / "much.py").write_text(LARGE)
+    monkeypatch.setattr(PipelineQuery, "_write_both", PipelineQuery._write_large)
+    publish(broker, ("a", "1"))
+    with started(spark, broker.data, pipelines, url=url(broker)) as running:
+        error = running.wait_state("much", "failed").error
+        assert (error["line"], "a batch has more to publish than the broker takes" in error["reason"]) == (1, True)
+        assert not list((broker.data / "stages").iterdir())
+        (pipelines / "much.py").write_text(LARGE.replace("8388608", "8"))
+        wait_for(lambda: len(logged(broker, "large/")) == 40, f"the pipeline goes on: {running.said}", PATIENCE)
+    assert not any("again in" in line for line in running.said)
+
+
 def test_statistics_are_stored_and_told_live(spark: SparkSession, broker: Broker) -> None:
     watching = broker.udp()
     watching.send(b"s$stats/#")

@@ -49,6 +49,10 @@ def test_bad_files_are_told_with_their_line_and_the_others_run(
             "    @udf('int')\n    def bad(offset):\n        raise ValueError('no number')\n"
             "    return messages.select('offset', bad('offset').alias('bad'))\n"
         ),
+        leaves_py="TABLE = 's11'\nimport sys\nsys.exit('enough')\n\ndef transform(messages):\n    return messages\n",
+        exits_py="TABLE = 's12'\n\ndef transform(messages):\n    raise SystemExit(3)\n",
+        set_py="TABLE = 's13'\nKEY = {['room']}\n\ndef transform(messages):\n    return messages\n",
+        deep_py=f"TABLE = 's14'\nX = {'-' * 20_000}1\n\ndef transform(messages):\n    return messages\n",
         divide_sql="-- table: s10\n\nSELECT offset,\n       1 / (offset - offset) AS x\nFROM messages\n",
     )
     running = run_once(spark, store.path, pipelines)
@@ -66,6 +70,10 @@ def test_bad_files_are_told_with_their_line_and_the_others_run(
         "twice": (4, "`wrong` cannot be resolved"),
         "broken": (4, "ZeroDivisionError: division by zero"),
         "worker": (7, "ValueError: no number"),
+        "leaves": (3, "SystemExit: enough"),
+        "exits": (4, "SystemExit: 3"),
+        "set": (2, "give a text"),
+        "deep": (1, "Python cannot read it"),
         "divide": (4, "Division by zero"),
     }
     assert found.keys() == wanted.keys()
@@ -125,6 +133,32 @@ def test_a_query_that_fails_is_started_again_and_loses_nothing(
         flag.touch()
         assert [row["offset"] for row in wait_rows(store.path, "t", 2)] == [0, 1]
         wait_for(lambda: running.status("flaky").error is None, "no error", PATIENCE)
+
+
+def test_a_batch_spans_as_many_messages_as_the_header_says(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    store.publish(6)
+    text = "-- table: t\n-- rows: 2\nSELECT offset FROM messages\n"
+    running = run_once(spark, store.path, directory(tmp_path, few_sql=text))
+    assert running.status("few").batch == 2
+    assert sorted(row["offset"] for row in rows_of(store.path, "t")) == list(range(6))
+
+
+def test_a_table_that_cannot_be_tidied_up_gets_its_rows_all_the_same(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    """A file that is damaged is in the way of packing, but not of appending."""
+    pipelines = directory(tmp_path, all_sql="-- table: t\nSELECT offset FROM messages\n")
+    store.publish(1)
+    run_once(spark, store.path, pipelines)
+    (file,) = (store.path / "tables" / "t").glob("*.parquet")
+    file.write_bytes(b"damaged")
+    store.publish(1)
+    with started(spark, store.path, pipelines) as running:
+        wait_for(lambda: any("all: table t cannot be tidied up now: " in line for line in running.said), "", PATIENCE)
+        store.publish(1)
+        wait_for(lambda: (one := running.status("all")) and one.offset == 3, f"{running.said}", PATIENCE)
+        assert running.status("all").state == "running"
+    assert len(running.said) == 2, running.said
 
 
 MAXIMA = (

@@ -7,6 +7,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 
+from log.logkit import ORIGINS
 from spark.sparkkit import Store, Stream
 
 
@@ -29,6 +30,19 @@ def test_batches_are_limited_and_what_is_published_meanwhile_follows(
         source = json.loads(progress.json)["sources"][0]
     assert stream.offsets == list(range(161))
     assert source["endOffset"] == source["latestOffset"] == {"offset": 161}
+
+
+def test_batches_are_limited_by_their_bytes(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    for _ in range(2):
+        store.publish_payloads([b"x" * 100_000] * 20, ORIGINS[1])
+    store.seal()
+    store.publish_payloads([b"x" * 100_000] * 20, ORIGINS[1])
+    stream = Stream(spark, store, tmp_path / "checkpoint", maxBytesPerBatch=1_000_000)
+    with stream.running() as query:
+        query.processAllAvailable()
+    assert stream.offsets == list(range(60))
+    assert all(8 <= len(batch) <= 10 for batch in list(stream.batches.values())[:-1])
+    stream.available()
 
 
 def test_a_stream_goes_on_where_it_was_across_failures_and_sealing(

@@ -1,5 +1,7 @@
 """Delta tables: each batch once, upserts, columns that come and change, packing. No Spark."""
 
+import os
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -87,6 +89,47 @@ def test_many_small_files_are_packed_and_batches_still_known(tmp_path: Path, mon
     assert len(list((tmp_path / "t").glob("*.parquet"))) == 1
     assert not TableWriter(tmp_path / "t").write(rows(a=[4]), "q", 4)
     assert sorted(row["a"] for row in content(tmp_path / "t")) == [0, 1, 2, 3, 4]
+
+
+def test_what_a_killed_writer_left_is_removed_and_what_a_reader_may_need_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "PACK_AFTER", 3)
+    first = TableWriter(tmp_path / "t")
+    for batch in range(4):
+        first.write(rows(a=[batch]), "q", batch)
+    DeltaTable(tmp_path / "t").create_checkpoint()
+    old, new = (tmp_path / "t" / f"part-00000-{word}.zstd.parquet" for word in ("old", "new"))
+    for file in (old, new):
+        file.write_bytes(b"in no commit")
+    before = time.time() - 2 * 3_600
+    for file in (tmp_path / "t").glob("*.parquet"):
+        if file != new:
+            os.utime(file, (before, before))
+    reader = DeltaTable(tmp_path / "t")
+    second = TableWriter(tmp_path / "t")
+    second.write(rows(a=[4]), "q", 4)
+    assert second.tidy()
+    assert (old.exists(), new.exists()) == (False, True)
+    assert len(reader.to_pyarrow_table()) == 4
+    assert len(content(tmp_path / "t")) == 5
+
+
+def test_what_cannot_be_tidied_up_is_tried_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "PACK_AFTER", 2)
+    writer = TableWriter(tmp_path / "t")
+    for batch in range(2):
+        writer.write(rows(a=[batch]), "q", batch)
+    lost = next((tmp_path / "t").glob("*.parquet"))
+    kept = lost.rename(tmp_path / "kept")
+    with pytest.raises(Exception, match=r"not found|No such file"):
+        writer.tidy()
+    assert not writer.tidy()
+    kept.rename(lost)
+    for batch in range(2, 4):
+        writer.write(rows(a=[batch]), "q", batch)
+    assert writer.tidy()
+    assert sorted(row["a"] for row in content(tmp_path / "t")) == [0, 1, 2, 3]
 
 
 def test_a_reader_of_batches_is_as_good_as_a_table(tmp_path: Path) -> None:

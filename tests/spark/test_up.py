@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from cli.programs import SCRIPTS
 from cli.test_demo import Demo
 from flow.house import Udp, end_with_the_tests, wait_for
@@ -18,8 +20,8 @@ STOP_LIMIT = 60.0  # seconds in which Ctrl-C ends everything, on a busy machine 
 
 
 @contextmanager
-def running(folder: Path, *words: str, path: str | None = None) -> Iterator[Demo]:
-    listen = [word for kind in KINDS for word in ("--listen", f"{kind}://127.0.0.1:0")]
+def running(folder: Path, *words: str, path: str | None = None, kinds: tuple[str, ...] = KINDS) -> Iterator[Demo]:
+    listen = [word for kind in kinds for word in ("--listen", f"{kind}://127.0.0.1:0")]
     environment = quick.environment() if path is None else {**os.environ, "PATH": path, "JAVA_HOME": ""}
     process = subprocess.Popen(
         [SCRIPTS / "smb", *words, "--data", folder / "data", *listen],
@@ -89,4 +91,57 @@ def test_without_java_the_broker_runs_and_says_what_to_install(tmp_path: Path) -
         udp.send(b"P|a|b")
         assert udp.receive() == b"Hello Publisher!"
         one.process.send_signal(signal.SIGINT)
+        assert one.process.wait(STOP_LIMIT) == 0
+
+
+def builtin(folder: Path, *names: str) -> str:
+    """A file of settings with these built-in pipelines."""
+    file = folder / "smb.toml"
+    file.write_text(f"[pipelines]\nbuiltin = {list(names)}\n")
+    return str(file)
+
+
+def test_up_waits_for_a_first_pipeline_without_spark(tmp_path: Path) -> None:
+    with running(tmp_path, "up", "--config", builtin(tmp_path)) as one:
+        one.err.wait("no pipelines in pipelines yet", PATIENCE)
+        assert len(one.living()) == 2
+        (tmp_path / "pipelines").mkdir()
+        (tmp_path / "pipelines" / "all.sql").write_text("-- table: t\nSELECT offset FROM messages\n")
+        wait_for(lambda: one.err.has("all: running"), f"the pipeline: {one.err.all}", PATIENCE)
+        assert not one.err.has("starting again")
+        one.process.send_signal(signal.SIGTERM)
+        assert one.process.wait(STOP_LIMIT) == 0
+
+
+@pytest.mark.parametrize("moment", ["ready", "waiting"])
+def test_to_stop_before_spark_runs_is_no_failure(tmp_path: Path, moment: str) -> None:
+    with running(tmp_path, "up", "--config", builtin(tmp_path)) as one:
+        wait_for(lambda: one.out.has("ready"), "ready", PATIENCE)
+        if moment == "waiting":
+            one.err.wait("no pipelines in pipelines yet", PATIENCE)
+        os.killpg(one.process.pid, signal.SIGINT)  # as a terminal does
+        assert one.process.wait(STOP_LIMIT) == 0
+        one.err.wait_end()
+        assert not one.err.has("ended badly"), one.err.all
+
+
+def test_a_spark_that_does_not_start_may_be_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    words = [SCRIPTS / "smb", "pipeline", "run", "--master", "nonsense", "--data", tmp_path]
+    result = subprocess.run(words, env=quick.environment(), capture_output=True, timeout=PATIENCE)
+    assert (result.returncode, b"Spark does not start: " in result.stderr) == (4, True), result.stderr
+
+
+def test_without_a_web_listener_tables_are_written_and_what_only_publishes_says_why_not(tmp_path: Path) -> None:
+    with running(tmp_path, "up", "--config", builtin(tmp_path, "statistics", "silence"), kinds=("udp",)) as one:
+        one.err.wait("there is no web listener: pipelines can write tables, but no topics", PATIENCE)
+        wait_for(lambda: one.out.has("ready"), "ready", PATIENCE)
+        udp = Udp(int(next(line.split()[3] for line in one.out.all if line.startswith("listening udp"))))
+        for batch, topic in enumerate((b"a", b"b"), 1):
+            udp.send(b"P|" + topic + b"|1")
+            assert udp.receive() == b"Hello Publisher!"
+            wait_for(lambda batch=batch: len(rows_of(tmp_path / "data", "statistics")) == batch, "a row", PATIENCE)
+        wanted = "silence.py:19: there is no web listener (--url), so nothing can be published"
+        wait_for(lambda: one.err.has(wanted), f"why silence does not run: {one.err.all}", PATIENCE)
+        one.process.send_signal(signal.SIGTERM)
         assert one.process.wait(STOP_LIMIT) == 0

@@ -178,7 +178,7 @@ def test_bad_orders_are_told(tmp_path: Path) -> None:
         assert call(broker, "POST", "/v1/stages", b"", content_type="text/plain").code == "bad_type"
         garbage = staged(broker, b"not arrow")
         assert committed(broker, 0, garbage).code == "bad_body"
-        said = call(broker, "POST", "/v1/stages", bytes(1_000), content_type=ARROW)
+        said = call(broker, "POST", "/v1/stages", bytes(1_001), content_type=ARROW)
         assert (said.status, said.code) == (503, "too_many_stages")
         assert committed(broker, 0).json == {
             "first_offset": None,
@@ -187,6 +187,41 @@ def test_bad_orders_are_told(tmp_path: Path) -> None:
             "skipped_because": None,
             "repeated": False,
         }
+
+
+def test_what_is_refused_does_not_stay_staged(tmp_path: Path) -> None:
+    home = home_of(tmp_path)
+    with home.broker() as broker:
+        large = rows("x" * (16 << 20), "x" * (16 << 20))
+        said = committed(broker, 0, *[staged(broker, large) for _ in range(9)])
+        assert (said.status, said.code) == (413, "batch_too_large")
+        assert committed(broker, 0, staged(broker, rows("1", topic="$SYS/x"))).code == "topic_reserved"
+        assert not list((home.data / "stages").iterdir())
+        kept = staged(broker, rows("1"))
+        assert committed(broker, 0, kept, "0" * 32).code == "stage_missing"
+        assert committed(broker, 0, kept).json["count"] == 1
+
+
+def test_a_stage_may_be_longer_than_other_bodies(tmp_path: Path) -> None:
+    with home_of(tmp_path, "[web]\nmax_body = 1000\n").broker() as broker:
+        assert call(broker, "POST", "/v1/publish", bytes(1_001), content_type=ARROW).status == 413
+        stage = staged(broker, rows("x" * (9 << 20), "y" * (9 << 20)))
+        assert committed(broker, 0, stage).json["count"] == 2
+
+
+@pytest.mark.parametrize("left", ["", "\n"])
+def test_a_token_that_could_not_be_written_is_made_anew(tmp_path: Path, left: str) -> None:
+    home = home_of(tmp_path)
+    home.data.mkdir(parents=True, exist_ok=True)
+    file = home.data / "pipeline.token"
+    file.write_text(left)
+    with home.broker() as broker:
+        token = file.read_text().strip()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert committed(broker, 0, staged(broker, rows("1")), token=token, client="pipeline:x").status == 200
+    with home.broker():
+        assert file.read_text().strip() == token
+    assert {each.name for each in home.data.iterdir() if each.name.startswith("pipeline.")} == {file.name}
 
 
 def test_without_a_log_there_is_no_sink(tmp_path: Path) -> None:

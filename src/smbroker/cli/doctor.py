@@ -66,12 +66,14 @@ def findings(config: Config, data: Path, listen: Sequence[str]) -> Iterator[Find
     how = "" if spec is None or str(spec.origin).endswith(".py") else " (compiled)"
     system = f"{platform.system()} {platform.release()}"
     yield Finding("smb", f"{__version__}{how}, Python {platform.python_version()}, {system}")
-    yield from _packages(PACKAGES, "pip install smbroker", needed=True)
+    yield from _packages(PACKAGES, "pip install . in a checkout of SMB", needed=True)
     for text in listen:
         yield _port(text, config)
     yield _rights(config)
     yield from _disk(data)
-    yield from _packages(SPARK_PACKAGES, "for tables and pipelines: pip install 'smbroker[spark]'", needed=False)
+    yield from _packages(
+        SPARK_PACKAGES, "for tables and pipelines: pip install '.[spark]' in a checkout of SMB", needed=False
+    )
     yield _java()
 
 

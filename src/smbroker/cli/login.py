@@ -6,6 +6,7 @@ from base64 import b64encode
 from pathlib import Path
 
 from smbroker.cli.arguments import Parser, shown
+from smbroker.client.web import URL
 from smbroker.model.errors import UsageError
 
 LONGEST = 4_096  # bytes of a secret
@@ -17,8 +18,24 @@ def add_user_options(parser: Parser) -> None:
 
 
 def add_web_options(parser: Parser) -> None:
+    parser.add_argument("--url", help=f"the broker's web listener (default: that of --config, else {URL})")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="the broker's settings, for its web listener")
+    parser.add_argument("--data", metavar="DIR", help="taken as by other commands; not needed, all comes over HTTP")
     add_user_options(parser)
     parser.add_argument("--token-file", metavar="FILE", help="instead of a user: the file with a token")
+
+
+def url_of(options: Namespace) -> str:
+    """Of the broker's web listener. Raises UsageError."""
+    if options.url or not options.config:
+        return options.url or URL
+    from smbroker.cli.ports import web_url
+    from smbroker.server import config, listeners
+
+    url = web_url(map(listeners.endpoint, config.load(options.config).listen))
+    if url is None:
+        raise UsageError("no_web", f"--config {options.config}: there is no web listener")
+    return url
 
 
 def password_of(options: Namespace) -> tuple[str | None, bytes | None]:

@@ -36,15 +36,16 @@ EXAMPLES = """\
   smb pipeline reset rooms --from 0     read the log again from the beginning at the next start; stop `smb up` before
 """
 FAILED = 1  # exit status: a pipeline is bad or has failed
-STATUSES = {"no_java": 3, "no_spark": 3, "spark_died": 4}  # exit statuses; those of 4 may be started again
+STATUSES = {"no_java": 3, "no_spark": 3, "spark_start": 4, "spark_died": 4}  # exit; with 4 another try may help
 LOCK = "pipelines.lock"  # within the data directory: one runner
 TOKEN = "pipeline.token"  # within the data directory: the broker writes it
 URL = "http://127.0.0.1:8090"
 BROKER_PATIENCE = 10.0  # seconds for a broker that starts with us to make its log
+LOOK_EVERY = 1.0  # seconds, for a first pipeline
 NICE = 5  # how far the broker goes first
 STOP_PATIENCE = 2.0  # seconds; what is cut short is repeated at the next start
 PROGRESS_EVERY = 1.0  # seconds
-NO_SPARK = "there is no Spark here; install it with: pip install 'smbroker[spark]'"
+NO_SPARK = "there is no Spark here; install it with: pip install '.[spark]' in a checkout of SMB"
 
 
 def main(words: Sequence[str]) -> int:
@@ -56,6 +57,10 @@ def main(words: Sequence[str]) -> int:
         terminal.fail(error.text, STATUSES.get(error.code, arguments.BAD_ARGUMENTS))
     except LogError as error:
         terminal.fail(error.text)
+    except Stopped:
+        if not options.beside:
+            raise
+        return 0  # it ends with its broker: that is no failure
 
 
 def _parser() -> arguments.Parser:
@@ -73,7 +78,7 @@ def _parser() -> arguments.Parser:
     add("--pipelines", metavar="DIR", help="run: where the files are (default pipelines)")
     add("--once", action="store_true", help="run: end when all that is there has been read")
     add("--no-builtin", action="store_true", help="run: only the files, not archive, statistics and silence")
-    add("--url", default=URL, help="run: the broker's HTTP listener (default %(default)s)")
+    add("--url", default=URL, help="run: the broker's HTTP listener (default %(default)s); '': no topics")
     add("--master", metavar="URL", default="local[*]", help="run, check: Spark's master (default %(default)s)")
     add("--token-file", metavar="FILE", type=Path, help=f"run: allows $stats and $alerts (default DIR/{TOKEN})")
     add("--quiet", action="store_true", help="run: say only what is wrong")
@@ -117,11 +122,10 @@ def _run(options: argparse.Namespace, config: Config) -> int:
     directory = Path(options.pipelines or config.pipelines.directory)
     if options.pipelines and not directory.is_dir():
         raise UsageError("no_directory", f"--pipelines {directory}: there is no such directory")
+    check_builtin(config)
     wanted = Wanted(directory.absolute(), () if options.no_builtin else config.pipelines.builtin, options.names)
-    for name in wanted.builtin:
-        if name not in configuration.BUILTIN:
-            known = ", ".join(configuration.BUILTIN)
-            raise UsageError("config", f"pipelines.builtin: there is no {name}; there are {known}")
+    if options.beside:
+        _await_pipelines(wanted, options.quiet)
     _check_names(wanted)
     with _locked(data, f"pipelines run on {data} already"):
         return _run_locked(options, data, wanted)
@@ -154,10 +158,32 @@ def _stop_at_the_end_of(lines: terminal.InputLines) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _check_names(wanted: Any) -> None:
+def check_builtin(config: Config) -> None:
+    """Raises UsageError."""
+    for name in config.pipelines.builtin:
+        if name not in configuration.BUILTIN:
+            known = ", ".join(configuration.BUILTIN)
+            raise UsageError("config", f"pipelines.builtin: there is no {name}; there are {known}")
+
+
+def _await_pipelines(wanted: Any, quiet: bool) -> None:
+    """Files are picked up whenever they come, so the first one too; Spark need not run before."""
+    if not quiet and not _known(wanted):
+        from smbroker.spark.pipelines.problem import near
+
+        terminal.say(f"no pipelines in {near(wanted.directory)} yet")
+    while not _known(wanted):
+        time.sleep(LOOK_EVERY)
+
+
+def _known(wanted: Any) -> set[str]:
     from smbroker.spark.pipelines.files import files_in
 
-    known = {*wanted.builtin, *(file.stem for file in files_in(wanted.directory))}
+    return {*wanted.builtin, *(file.stem for file in files_in(wanted.directory))}
+
+
+def _check_names(wanted: Any) -> None:
+    known = _known(wanted)
     for name in wanted.names:
         if name not in known:
             listed = ", ".join(sorted(known)) or "none"
@@ -179,7 +205,7 @@ def _run_locked(options: argparse.Namespace, data: Path, wanted: Any) -> int:
     try:
         with spark_process(options.master, options.verbose) as spark:
             raise_stopped_on_signals()  # Spark has put its own in place
-            runner = Runner(spark, Target(data, options.url, lambda: _token(token_file)), wanted, progress)
+            runner = Runner(spark, Target(data, options.url or None, lambda: _token(token_file)), wanted, progress)
             try:
                 failed = _in_thread(lambda: runner.run(options.once, progress.show), runner.stopping)
             except Stopped:
@@ -321,6 +347,7 @@ def _check_in_spark(sound: "list[Pipeline]", options: argparse.Namespace) -> int
 
 
 def _status(options: argparse.Namespace, config: Config) -> int:
+    from smbroker.server.pipelines import running
     from smbroker.spark.pipelines import status
     from smbroker.spark.pipelines.problem import near
 
@@ -328,6 +355,10 @@ def _status(options: argparse.Namespace, config: Config) -> int:
     told = status.read(data)
     if told is None:
         terminal.fail(f"no pipelines have run on {data}; start them with: smb pipeline run")
+    if not running(data):  # killed, perhaps: then nobody has told of the end
+        for one in told["pipelines"]:
+            one["state"] = "failed" if one["state"] == "failed" else "stopped"
+            one["rows_per_second"] = 0.0
     lines: list[tuple[str, ...]] = [("pipeline", "state", "since", "rows/s", "batch", "ms", "offset", "backlog", "to")]
     for one in told["pipelines"]:
         numbers = (_number(one.get(key)) for key in ("rows_per_second", "batch", "batch_ms", "offset", "backlog"))

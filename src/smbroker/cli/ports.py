@@ -4,13 +4,15 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from smbroker.model.errors import UsageError
 from smbroker.server import listeners
 from smbroker.server.config import Config
+
+HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # who listens everywhere is met at home
 
 
 def settled(config: Config, command: str) -> list[listeners.Endpoint]:
@@ -41,6 +43,15 @@ def _what_to_do(taken: Sequence[listeners.Endpoint], listen: Sequence[str], comm
         f"make run ARGS='{options}'" if "MAKELEVEL" in os.environ else f"{typed_before(sys.argv[0])}{command} {options}"
     )
     return f"{ports} already in use; stop what uses it, or take a free one: {again}"
+
+
+def web_url(endpoints: Iterable[listeners.Endpoint]) -> str | None:
+    """Where HTTP is spoken, without TLS if there is a choice; None: nowhere."""
+    web = min((one for one in endpoints if one.kind == "web"), key=lambda one: one.tls, default=None)
+    if web is None:
+        return None
+    host = HERE.get(web.host, web.host)
+    return f"http{'s' * web.tls}://{f'[{host}]' if ':' in host else host}:{web.port}"
 
 
 # --- how people call the programs ---

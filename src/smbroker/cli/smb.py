@@ -52,11 +52,11 @@ def main() -> int:
 
 def _imported(module: str) -> ModuleType:
     """Signals wait meanwhile: libraries that are raised into while they are imported may swallow it."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # whoever started us may have blocked them already
     try:
         return importlib.import_module(module)
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _parser() -> Parser:

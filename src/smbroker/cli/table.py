@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader has seen enough
         return 0
     except ImportError:
-        terminal.fail("tables need the package deltalake: pip install 'smbroker[spark]'")
+        terminal.fail("tables need the package deltalake: pip install '.[spark]' in a checkout of SMB")
     except UsageError as error:
         terminal.fail(error.text, 1 if error.code == "no_table" else arguments.BAD_ARGUMENTS)
 

@@ -8,14 +8,14 @@ from datetime import datetime
 from typing import Any
 
 from smbroker.cli import arguments, terminal
-from smbroker.cli.login import add_web_options, headers_of
+from smbroker.cli.login import add_web_options, headers_of, url_of
 from smbroker.cli.signals import Stopped
 from smbroker.client.errors import ClientError
-from smbroker.client.web import URL, WebClient
+from smbroker.client.web import WebClient
 from smbroker.model.errors import Refused, UsageError
 from smbroker.model.filter import parse
 
-USAGE = "smb tail [FILTER] [--from OFFSET|earliest] [--limit N] [--json] [--url URL] [--user NAME]"
+USAGE = "smb tail [FILTER] [--from OFFSET|earliest] [--limit N] [--json] [--url URL] [--config FILE] [--user NAME]"
 EXAMPLES = """\
   smb tail                              everything from now on
   smb tail 'house/+/temperature'
@@ -31,7 +31,6 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("--limit", metavar="N", help="end after so many messages")
     parser.add_argument("--json", action="store_true", help="a JSON object per line, as smb log cat prints")
-    parser.add_argument("--url", default=URL, help="the broker's web listener (default %(default)s)")
     add_web_options(parser)
     options = parser.parse_intermixed_args(words)
     try:
@@ -52,7 +51,7 @@ def _follow(options: argparse.Namespace) -> int:
         parameters["filter"] = options.filter
     if options.start is not None:
         parameters["from"] = options.start
-    for event in WebClient(options.url, headers_of(options)).events("/v1/subscribe", parameters):
+    for event in WebClient(url_of(options), headers_of(options)).events("/v1/subscribe", parameters):
         if event.kind == "gap":
             terminal.warn(f"a damaged part of the log is left out: {event.data['text']}")
             continue

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from smbroker.cli import arguments, terminal
-from smbroker.cli.login import add_web_options, headers_of
+from smbroker.cli.login import add_web_options, headers_of, url_of
 from smbroker.cli.signals import Stopped
 from smbroker.client.errors import ClientError
-from smbroker.client.web import URL, WebClient
+from smbroker.client.web import WebClient
 from smbroker.model.errors import UsageError
 
-USAGE = "smb top [--every SECONDS] [--count N] [--url URL] [--user NAME]"
+USAGE = "smb top [--every SECONDS] [--count N] [--url URL] [--config FILE] [--user NAME]"
 EXAMPLES = """\
   smb top
   smb top --every 5
@@ -49,14 +49,14 @@ def main(words: Sequence[str]) -> int:
     parser = arguments.parser("smb top", "A live table of what flows through the broker.", USAGE, EXAMPLES)
     parser.add_argument("--every", metavar="SECONDS", default="2", help="between two looks (default %(default)s)")
     parser.add_argument("--count", metavar="N", help="end after so many tables (default: never)")
-    parser.add_argument("--url", default=URL, help="the broker's web listener (default %(default)s)")
     add_web_options(parser)
     options = parser.parse_args(words)
     try:
         every = arguments.whole_number(options.every, 1, 3_600)
         count = arguments.whole_number(options.count, 1, 2**62) if options.count else None
-        for number, look in enumerate(_looks(WebClient(options.url, headers_of(options)), every), 1):
-            _print(look, options.url)
+        url = url_of(options)
+        for number, look in enumerate(_looks(WebClient(url, headers_of(options)), every), 1):
+            _print(look, url)
             if number == count:
                 return 0
     except (BrokenPipeError, Stopped):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from smbroker.cli import arguments, ports, terminal
 from smbroker.cli.beside import Companion, beside
+from smbroker.cli.pipeline import check_builtin
 from smbroker.cli.services import SERVICES
 from smbroker.cli.signals import Stopped
 from smbroker.model.errors import LogError, UsageError
@@ -29,7 +30,6 @@ EXAMPLES = """\
 """
 CANNOT_RUN = 1  # the exit status when a port or the log cannot be had
 SPARK_PATIENCE = 8.0  # seconds for the pipelines to end by themselves
-HERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # who listens everywhere is met at home
 
 
 def main(words: Sequence[str]) -> int:
@@ -92,6 +92,7 @@ def config_of(options: argparse.Namespace) -> Config:
 def check(config: Config, options: argparse.Namespace) -> None:
     if options.pipelines and not Path(options.pipelines).is_dir():
         raise UsageError("no_directory", f"--pipelines {options.pipelines}: there is no such directory")
+    check_builtin(config)
     if config.no_log and options.pipelines:
         raise UsageError("no_log", "--pipelines needs the log, and the settings say no_log")
 
@@ -109,10 +110,8 @@ def pipelines(
         words += ["--config", str(options.config)]
     if options.quiet:
         words.append("--quiet")
-    web = min((one for one in endpoints if one.kind == "web"), key=lambda one: one.tls, default=None)
-    if web:
-        host = HERE.get(web.host, web.host)
-        words += ["--url", f"http{'s' * web.tls}://{f'[{host}]' if ':' in host else host}:{web.port}"]
-    else:
+    url = ports.web_url(endpoints)
+    words += ["--url", url or ""]
+    if url is None:
         terminal.warn("there is no web listener: pipelines can write tables, but no topics")
     return [Companion("the pipelines", ["smbroker.cli.smb", *words], b"", SPARK_PATIENCE, (0, 3), again=True)]

@@ -210,6 +210,47 @@ class LogReader:
         finally:
             self._disk.close(handle)
 
+    def reach(self, start: int, end: int, size: int) -> int:
+        """Up to where the messages from `start` on have some `size` bytes: at least one, at most those before `end`.
+
+        By what they take up in their files before compression, as if all of a row group were of one length."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._reach(start, end, size)
+            except FileNotFoundError:
+                continue
+        raise LogError("damaged", "a segment is listed but not there")
+
+    def _reach(self, start: int, end: int, size: int) -> int:
+        view, left = self.view(), float(size)
+        for segment in view.segments:
+            if view.limit(segment) <= start or segment.base >= end:
+                continue
+            for first, last, weight in self._weights(view, segment, start):
+                low, each = max(first, start), weight / (last - first)
+                taken = each * (last - low)
+                if taken > left:
+                    return min(max(low + int(left / each), start + 1), end)
+                left -= max(taken, 0.0)
+        return end
+
+    def _weights(self, view: View, segment: Segment, start: int) -> Iterator[tuple[int, int, int]]:
+        """Parts of the segment, from that of `start` on: first offset, the one after the last, bytes."""
+        if segment.sealed:
+            with closing(SealedFile(self._disk, self.directory, segment.base)) as file:
+                yield from (part for part in file.weights() if part[1] > start)
+            return
+        handle = self._disk.open(file_of(self.directory, segment.base, TAIL))
+        try:
+            index, _ = self._tail_index(handle, segment.base, view.limit(segment))
+        finally:
+            self._disk.close(handle)
+        count = len(index.bases)
+        for message in range(index.at(start), count):
+            last = index.bases[message + 1] if message + 1 < count else index.end
+            if last > index.bases[message]:
+                yield index.bases[message], last, index.position(message + 1) - index.positions[message]
+
     def notes(self, start: int = 0, until: int | None = None) -> Iterator[tuple[int, list[Note]]]:
         """The notes of all messages from offset `start` on that are not sealed yet, with the offset after each.
 

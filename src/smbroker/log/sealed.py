@@ -57,6 +57,14 @@ class SealedFile:
         self._file.close(force=True)
         self._disk.close(self._handle)
 
+    def weights(self) -> list[tuple[int, int, int]]:
+        """Of each row group its first offset, the one after its last, and its bytes before compression."""
+        metadata, base, starts = self._file.metadata, self.base, self._starts
+        return [
+            (base + starts[group], base + starts[group + 1], metadata.row_group(group).total_byte_size)
+            for group in range(metadata.num_row_groups)
+        ]
+
     def _parquet(self, read_dictionary: list[str]) -> pq.ParquetFile:
         try:
             return pq.ParquetFile(

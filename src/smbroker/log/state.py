@@ -158,9 +158,9 @@ class State:
     # --- the sink's ledger ---
 
     def load_ledger(self) -> tuple[dict[str, int], int]:
-        """The last batch of each query, and the offset through which the log's notes are in it."""
+        """The last batch of each query, oldest first, and the offset through which the log's notes are in it."""
         with _connected(self._path) as database:
-            batches = dict(database.execute("SELECT query, batch FROM ledger"))
+            batches = dict(database.execute("SELECT query, batch FROM ledger ORDER BY next_offset"))
             applied = database.execute("SELECT value FROM facts WHERE name = 'applied'").fetchone()
         return batches, applied[0] if applied else 0
 
@@ -170,6 +170,9 @@ class State:
             "ON CONFLICT DO UPDATE SET batch = excluded.batch, next_offset = excluded.next_offset"
         )
         self._put(("batch", query), [(sql, (query, batch, next_offset))])
+
+    def drop_batch(self, query: str) -> None:
+        self._put(("batch", query), [("DELETE FROM ledger WHERE query = ?", (query,))])
 
     def save_applied(self, offset: int) -> None:
         sql = "INSERT INTO facts (name, value) VALUES ('applied', ?) ON CONFLICT DO UPDATE SET value = excluded.value"

@@ -38,16 +38,22 @@ class Sink:
     def start(self) -> None:
         """Whoever may read the token may publish what only the broker and its pipelines may. Raises LogError."""
         try:
-            try:
-                descriptor = os.open(self._token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            except FileExistsError:
-                self._token = self._token_file.read_text().strip()
-            else:
-                with os.fdopen(descriptor, "w") as file:
-                    self._token = token_urlsafe(32)
-                    file.write(self._token + "\n")
+            self._token = self._token_file.read_text().strip() if self._token_file.exists() else ""
+            if not self._token:
+                self._token = self._new_token()
         except OSError as error:
             raise LogError("token", f"{self._token_file}: {error.strerror}") from error
+
+    def _new_token(self) -> str:
+        """Under its name it is there whole, or not at all."""
+        token, temporary = token_urlsafe(32), self._token_file.with_suffix(TEMPORARY)
+        temporary.unlink(missing_ok=True)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(token + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._token_file)
+        return token
 
     def knows(self, token: str) -> bool:
         return bool(self._token) and compare_digest(token.encode(), self._token.encode())

@@ -43,7 +43,7 @@ class Tables:
 
     async def _asked(self, question: dict[str, Any]) -> dict[str, Any]:
         if find_spec("deltalake") is None:
-            raise Refused("no_reader", "tables need the package deltalake: pip install 'smbroker[spark]'")
+            raise Refused("no_reader", "tables need the package deltalake: pip install '.[spark]' in a checkout of SMB")
         async with self._turn:
             if self._timer:
                 self._timer.cancel()

@@ -1,6 +1,6 @@
 """The log in Spark: source, decoded view, sink, tables and pipelines. See docs/design/spark.md and pipelines.md.
 
-The only package that imports pyspark; the broker runs without it (`pip install 'smbroker[spark]'`). It is imported
+The only package that imports pyspark; the broker runs without it (`pip install '.[spark]'`). It is imported
 when one of the names below is first used: tables can be looked at without Spark.
 """
 

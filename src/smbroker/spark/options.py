@@ -15,7 +15,7 @@ from smbroker.model.filter import Filter, parse
 
 Position: TypeAlias = Literal["earliest", "latest"] | int | datetime
 
-NAMES = ("path", "topics", "startingOffset", "endingOffset", "maxRowsPerBatch", "failOnDataLoss")
+NAMES = ("path", "topics", "startingOffset", "endingOffset", "maxRowsPerBatch", "maxBytesPerBatch", "failOnDataLoss")
 _BOOLEANS = {"true": True, "false": False}
 _LOG = "log"  # within the data directory
 
@@ -27,6 +27,7 @@ class ReadOptions:
     start: Position = "earliest"
     end: Position = "latest"
     max_rows: int | None = None  # of a streaming batch; None: all there is
+    max_bytes: int | None = None  # likewise, about
     fail_on_data_loss: bool = True
 
 
@@ -39,13 +40,14 @@ def parsed(options: Mapping[str, str]) -> ReadOptions:
             raise UsageError("bad_option", f"unknown option {key}; the options of smb are {', '.join(NAMES)}")
     if not given.get("path"):
         raise UsageError("bad_option", "option path is missing: the data directory of the broker")
-    rows = given.get("maxrowsperbatch")
+    rows, size = given.get("maxrowsperbatch"), given.get("maxbytesperbatch")
     return ReadOptions(
         Path(given["path"]).absolute() / _LOG,
         _filters(given.get("topics")),
         _position("startingOffset", given.get("startingoffset", "earliest")),
         _position("endingOffset", given.get("endingoffset", "latest")),
         None if rows is None else _count("maxRowsPerBatch", rows),
+        None if size is None else _count("maxBytesPerBatch", size),
         _truth("failOnDataLoss", given.get("failondataloss", "true")),
     )
 

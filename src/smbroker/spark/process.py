@@ -85,7 +85,7 @@ def _started(master: str, scratch: Path, verbose: bool) -> SparkSession:
             spark = session(master, scratch, **SETTINGS)
     except Exception as error:
         last = "\n".join([*list(noise.lines)[-20:], f"Spark does not start: {error}"])
-        raise UsageError("no_spark", last) from error
+        raise UsageError("spark_start", last) from error
     if not verbose:
         spark.sparkContext.setLogLevel("OFF")  # what goes wrong with a pipeline is told by the runner
     return spark

@@ -5,7 +5,7 @@
 
 Options: `path` (the broker's data directory), `topics` (filters in MQTT's notation, comma-separated;
 default all), `startingOffset` (`earliest`, `latest`, an offset or an ISO time, UTC unless it says
-otherwise), `endingOffset` (batch; exclusive), `maxRowsPerBatch` (stream), `failOnDataLoss`.
+otherwise), `endingOffset` (batch; exclusive), `maxRowsPerBatch` and `maxBytesPerBatch` (stream), `failOnDataLoss`.
 A stream's offset is {"offset": n}: the cursor, the offset to read next.
 """
 
@@ -121,6 +121,8 @@ class SmbStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._reading.offset_of("latest") if self._target is None else self._target
         if isinstance(limit, ReadMaxRows):
             end = min(end, cursor + limit.max_rows)
+        if (size := self._reading.options.max_bytes) is not None and cursor < end:
+            end = self._reading.log.reach(cursor, end, size)
         return {"offset": max(end, start["offset"])}
 
     def reportLatestOffset(self) -> dict[str, int]:

@@ -27,6 +27,7 @@ from smbroker.web.gather import Gathering
 from smbroker.web.publish import ARROW
 
 MAX_BATCH = 256 << 20  # bytes of the messages of one batch
+MAX_STAGE = 64 << 20  # bytes of a stage, also where max_body is less: Spark's have some 8 to 16 MiB, or one long row
 MAX_ORDER = 1 << 20  # bytes of a commit's body
 LONGEST = 256  # characters of a query's or client's name
 PIPELINE = "pipeline:"  # begins the client of what a pipeline publishes
@@ -38,6 +39,7 @@ class Batches:
         self._desk = desk
         self._settings = settings
         self._bodies = Bodies()
+        self._max_stage = max(settings.max_body, MAX_STAGE)
         self._committing = asyncio.Lock()
 
     async def stage(self, request: Request) -> Response:
@@ -45,8 +47,7 @@ class Batches:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != ARROW:
             raise Refused("bad_type", f"the content type must be {ARROW}")
-        most = self._settings.max_body
-        async with self._bodies.read(request, most, most) as body:
+        async with self._bodies.read(request, self._max_stage, self._max_stage) as body:
             return JSONResponse({"stage": await self._desk.stage(body)})
 
     async def last(self, request: Request) -> Response:
@@ -59,7 +60,7 @@ class Batches:
         who = grant_of(request)
         trusted = self._trusted(request, who)
         query = self._own(who, query)
-        async with self._bodies.read(request, MAX_ORDER, self._settings.max_body) as body:
+        async with self._bodies.read(request, MAX_ORDER, self._max_stage) as body:
             order = _order(body)
         client = order["client"]
         if client and client.startswith(PIPELINE) and not trusted:
@@ -68,8 +69,13 @@ class Batches:
             last = await self._desk.last_batch(query)
             repeated = last is not None and batch <= last
             said = {"first_offset": None, "count": 0, "skipped": 0, "repeated": True}
-            if not repeated:
-                said = await self._publish(who, query, batch, order, trusted)
+            try:
+                if not repeated:
+                    said = await self._publish(who, query, batch, order, trusted)
+            except Refused as error:
+                if error.code != "stage_missing":  # the same rows would be refused again
+                    await self._desk.drop_stages(order["stages"])
+                raise
             await self._desk.drop_stages(order["stages"])
             return JSONResponse(said)
 

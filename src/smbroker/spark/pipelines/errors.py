@@ -14,6 +14,7 @@ _AT = re.compile(r"\(line (\d+), pos(?:ition)? \d+\)|; line (\d+) pos \d+")
 _STATE = re.compile(r"\s*SQLSTATE: \w+")
 _PYTHON_END = re.compile(r"^(?:[\w.]+(?:Error|Exception|Interrupt|Problem|Refused)\b.*|\w+: .*)$")
 MAX_REASON = 600  # characters
+TOO_LARGE = "batch_too_large"  # the broker's code
 # What Spark says when the checkpoint is of another query than the file's: no further try can help.
 MISFITS = (
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",  # other aggregates
@@ -34,6 +35,8 @@ _MISFIT = re.compile(rf"\[({'|'.join(MISFITS)})[\].]|There are \[\d+\] sources i
 def located(pipeline: Pipeline, error: BaseException) -> Problem:
     if isinstance(error, Problem):
         return error
+    if isinstance(error, SmbError) and error.code == TOO_LARGE:
+        return Problem(pipeline.file, pipeline.lines.get("topic", 1), _too_large(pipeline.name), lasting=True)
     if isinstance(error, SmbError):
         return Problem(pipeline.file, 1, error.text)
     text = str(error)
@@ -41,6 +44,12 @@ def located(pipeline: Pipeline, error: BaseException) -> Problem:
     if found := _MISFIT.search(text):
         return Problem(pipeline.file, line, _misfit(pipeline.name, found[1]), lasting=True)
     return Problem(pipeline.file, line, _reason(error, text)[:MAX_REASON])
+
+
+def _too_large(name: str) -> str:
+    """The batch is what it is, also at the next try: Spark has written down which messages it spans."""
+    again = f"stop smb, then `smb pipeline reset {name} --from` the offset that `smb pipeline status` shows"
+    return f"a batch has more to publish than the broker takes at once; publish less of it, or give `rows` and {again}"
 
 
 def _misfit(name: str, condition: str | None) -> str:

@@ -20,7 +20,7 @@ from smbroker.spark.pipelines import template
 from smbroker.spark.pipelines.problem import Problem
 from smbroker.spark.pipelines.template import Template
 
-KEYS = ("from", "watermark", "mode", "every", "table", "key", "topic")
+KEYS = ("from", "watermark", "mode", "every", "rows", "table", "key", "topic")
 MODES = ("append", "update", "complete")
 SUFFIXES = (".sql", ".py")
 ALL = "#"
@@ -44,6 +44,7 @@ class Pipeline:
     watermark: str | None = None
     mode: Mode = "append"
     every: str | None = None  # None: as fast as it goes, or each second if there is state
+    rows: int | None = None  # of the log, that a batch spans at most
     table: str | None = None
     key: tuple[str, ...] = ()
     topic: Template | None = None
@@ -115,6 +116,7 @@ def _pipeline(file: Path, text: str, given: dict[str, str], lines: dict[str, int
         valued("watermark", _time),
         valued("mode", _mode, "append"),
         valued("every", _time),
+        valued("rows", _count),
         valued("table", _table),
         valued("key", _names, ()),
         valued("topic", template.parse),
@@ -141,6 +143,12 @@ def _time(text: str) -> str:
     if not (found := _TIME.fullmatch(text)):
         raise UsageError("bad_time", f"{text!r} is no time such as 10 seconds or 5 minutes")
     return f"{found[1]} {found[2].lower()}s"
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not int(text):
+        raise UsageError("bad_rows", f"{text!r} is no number above 0")
+    return int(text)
 
 
 def _mode(text: str) -> str:
@@ -195,8 +203,10 @@ def _sql_keys(file: Path, text: str) -> tuple[dict[str, str], dict[str, int]]:
 def _python_keys(file: Path, text: str) -> tuple[dict[str, str], dict[str, int]]:
     try:
         tree = ast.parse(text, str(file))
-    except (SyntaxError, ValueError) as error:
-        raise Problem(file, getattr(error, "lineno", 1) or 1, f"Python cannot read it: {error}") from error
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
+        raise Problem(
+            file, getattr(error, "lineno", 1) or 1, f"Python cannot read it: {error or 'too deep'}"
+        ) from error
     given: dict[str, str] = {}
     lines: dict[str, int] = {}
     for node in tree.body:
@@ -214,10 +224,14 @@ def _python_keys(file: Path, text: str) -> tuple[dict[str, str], dict[str, int]]
 def _constant(file: Path, node: ast.Assign | ast.AnnAssign) -> str:
     try:
         value = ast.literal_eval(node.value) if node.value else None
-    except ValueError:
+    except (ValueError, TypeError, RecursionError, MemoryError):  # not a plain value; a set of lists; too deep
         value = None
-    if isinstance(value, str):
-        return value.strip()
+    if isinstance(value, str | int):
+        return str(value).strip()
     if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
         return ",".join(value)
-    raise Problem(file, node.lineno, "give a text, such as '10 seconds', or a list of texts; it is read, not computed")
+    raise Problem(
+        file,
+        node.lineno,
+        "give a text, such as '10 seconds', a whole number, or a list of texts; it is read, not computed",
+    )

@@ -35,6 +35,7 @@ class Place:
     data: Path
     start: str = "earliest"
     max_rows: int = 500_000
+    max_bytes: int = 128 << 20  # half of what the broker publishes at once
     fail_on_data_loss: bool = True
 
 
@@ -44,7 +45,7 @@ def frame(spark: SparkSession, pipeline: Pipeline, place: Place) -> DataFrame:
         made = _made(spark, pipeline, messages(spark, pipeline, place))
     except Problem:
         raise
-    except Exception as error:  # of Spark's parser and analysis, or of the file's own Python
+    except (Exception, SystemExit) as error:  # of Spark's parser and analysis, or of the file's own Python
         raise located(pipeline, error) from error
     _check(pipeline, made)
     return made
@@ -56,7 +57,8 @@ def messages(spark: SparkSession, pipeline: Pipeline, place: Place) -> DataFrame
         "path": str(place.data),
         "topics": pipeline.filters,
         "startingOffset": place.start,
-        "maxRowsPerBatch": str(place.max_rows),
+        "maxRowsPerBatch": str(pipeline.rows or place.max_rows),
+        "maxBytesPerBatch": str(place.max_bytes),
         "failOnDataLoss": str(place.fail_on_data_loss).lower(),
     }
     rows = spark.readStream.format("smb").options(**options).load()

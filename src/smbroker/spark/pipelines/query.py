@@ -45,7 +45,7 @@ class Target:
     """Where results go."""
 
     data: Path
-    url: str  # of the broker's HTTP listener
+    url: str | None  # of the broker's HTTP listener; None: there is none, so no topics
     token: Callable[[], str | None] = lambda: None  # asked for each batch: a broker that starts makes a new one
 
 
@@ -58,11 +58,22 @@ def _own_session(spark: SparkSession) -> SparkSession:
 
 
 class PipelineQuery:
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, target: Target, place: Place) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        target: Target,
+        place: Place,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Reads the file into Spark; raises Problem. `spark` is the session of all: this gets one of its own."""
         self.pipeline = pipeline
+        self._warn = warn
         self._target = target
         self._checkpoint = target.data / CHECKPOINTS / pipeline.name
+        self._topic = None if target.url is None else pipeline.topic
+        if pipeline.table is None and self._topic is None:
+            raise pipeline.problem("topic", "there is no web listener (--url), so nothing can be published")
         started = start_of(target.data, pipeline.name)
         self.frame = frames.frame(_own_session(spark), pipeline, replace(place, start=started or place.start))
         self._writer: TableWriter | None = None
@@ -120,7 +131,7 @@ class PipelineQuery:
 
     def _write_both(self, batch: DataFrame, number: int) -> None:
         """By one job of Spark where the batch fits in memory: each costs some 0.1 s, however few its rows."""
-        topic, writer = self.pipeline.topic, self._writer
+        topic, writer = self._topic, self._writer
         if topic is None:
             rows = frames.storable(batch)
         elif writer is None:
@@ -141,15 +152,15 @@ class PipelineQuery:
             writer.write(table, self._query_id(), number)
         if published is not None and published.num_rows:
             target, client = self._target, self.pipeline.client
+            assert target.url is not None
             publish_rows(published, number, self._query_id(), target.url, target.token(), client=client)
-        if writer:
-            writer.tidy()  # after all else: nobody waits for it
+        self._tidy()
 
     def _write_large(self, batch: DataFrame, number: int) -> None:
         """So that no process holds the whole of it."""
         if self._writer is None:
             self._publish_large(batch, number)
-        elif self.pipeline.topic is None:
+        elif self._topic is None:
             self._store_large(frames.storable(batch), number)
         else:
             kept = batch.persist()
@@ -158,8 +169,15 @@ class PipelineQuery:
                 self._publish_large(kept, number)
             finally:
                 kept.unpersist()
-        if self._writer:
-            self._writer.tidy()
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """After all else: nobody waits for it, and the batch is done, whatever goes wrong here."""
+        try:
+            if self._writer:
+                self._writer.tidy()
+        except Exception as error:
+            self._warn(f"{self.pipeline.name}: table {self.pipeline.table} cannot be tidied up now: {error}")
 
     def _store_large(self, rows: DataFrame, number: int) -> None:
         """By way of the disk."""
@@ -175,9 +193,10 @@ class PipelineQuery:
 
     def _publish_large(self, batch: DataFrame, number: int) -> None:
         """By the tasks."""
-        assert self.pipeline.topic
-        rows = frames.published(batch, self.pipeline.topic)
         target = self._target
+        assert self._topic
+        assert target.url is not None
+        rows = frames.published(batch, self._topic)
         publish_batch(
             rows, number, self._query_id(), target.url, target.token(), client=self.pipeline.client, skip_bad=True
         )

@@ -28,6 +28,7 @@ from smbroker.spark.pipelines.frames import Place
 from smbroker.spark.pipelines.problem import Problem
 from smbroker.spark.pipelines.query import PipelineQuery, Target
 from smbroker.spark.pipelines.status import PipelineStatus, State
+from smbroker.spark.process import has_ended
 
 TURN = 0.5  # seconds
 WAITS = (1, 2, 4, 8, 15, 30, 60)  # seconds before a failed query is started again
@@ -153,15 +154,12 @@ class Runner:
         """Reads the file and starts its query."""
         entry.retry_at = None
         try:
-            pipeline = files.read(entry.file, entry.builtin)
-            entry.pipeline = pipeline
-            entry.status.table = pipeline.table
-            entry.status.topic = pipeline.topic.text if pipeline.topic else None
-            place = replace(self._place, fail_on_data_loss=not entry.lossy)
-            query = PipelineQuery(self._spark, pipeline, self._target, place)
-            self._checked.add(pipeline, frames.leaves_out(query.frame))
-        except Problem as problem:
-            self._tell(entry, "failed", problem)
+            query = self._framed(entry)
+        except Exception as error:  # whatever a file does, the others run
+            if has_ended():
+                raise
+            reason = f"{type(error).__name__}: {error}"
+            self._tell(entry, "failed", error if isinstance(error, Problem) else Problem(entry.file, 1, reason))
             entry.done = True
             return
         try:
@@ -176,6 +174,16 @@ class Runner:
         entry.query = query
         self._wait_for_start(query)
         self._tell(entry, "running", None)
+
+    def _framed(self, entry: _Entry) -> PipelineQuery:
+        pipeline = files.read(entry.file, entry.builtin)
+        entry.pipeline = pipeline
+        entry.status.table = pipeline.table
+        entry.status.topic = pipeline.topic.text if pipeline.topic else None
+        place = replace(self._place, fail_on_data_loss=not entry.lossy)
+        query = PipelineQuery(self._spark, pipeline, self._target, place, self._talk.warn)
+        self._checked.add(pipeline, frames.leaves_out(query.frame))
+        return query
 
     def _wait_for_start(self, query: PipelineQuery) -> None:
         """One after another: Spark gives the workers of a query ten seconds to come up, too little for all at once."""

@@ -1,0 +1,39 @@
+"""The sink's ledger: what it keeps, and what it forgets."""
+
+from pathlib import Path
+
+import pytest
+from logkit import QuickDisk, turn
+
+from smbroker.log import ledger
+from smbroker.log.ledger import Ledger
+from smbroker.log.log import Log
+from smbroker.log.state import State
+
+
+def test_of_queries_of_one_batch_the_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "MAX_WRITES", 2)
+    monkeypatch.setattr(ledger, "MAX_QUERIES", 5)
+    writes = [f"{user}write-{number:032x}" for number, user in enumerate(("", "ann/", "", "", "ann/"))]
+    lasting = ["a stream", "write-temperatures"]
+    log, state = Log.open(tmp_path / "log", disk=QuickDisk()), State(tmp_path / "state.db")
+
+    def known(kept: Ledger) -> set[str]:
+        kept.load()
+        return {query for query in (*lasting, *writes) if kept.last(query) is not None}
+
+    kept = Ledger(state, log)
+    kept.load()
+    for query in (*lasting, *writes):
+        note = kept.note(query, 0)
+        log.append([turn(["x"])], [note])
+        kept.published(query, 0, log.next_offset)
+    assert known(kept) == {*lasting, *writes[-2:]}
+    assert state.flush(5)
+    assert set(state.load_ledger()[0]) == {*lasting, *writes[-2:]}
+    assert known(Ledger(state, log)) == {*lasting, *writes[-2:]}  # from the notes, all of which are there still
+    kept.apply(log.next_offset)
+    monkeypatch.setattr(ledger, "MAX_WRITES", 1)
+    assert known(Ledger(state, log)) == {*lasting, writes[-1]}
+    state.close()
+    log.close()
