@@ -387,3 +387,20 @@ def test_messages_that_come_before_connack_keep_their_order(logged: Broker) -> N
             time.sleep(0.0005)  # so that most come in a read of their own; they are in order either way
             client.send(Publish(name.encode(), b"%d" % number))
         assert [int(watcher.get().payload) for _ in range(5)] == list(range(5))
+
+
+def test_many_histories_at_once(logged: Broker) -> None:
+    """One SUBSCRIBE with many filters, of a session that lasts."""
+    name = topic()
+    publisher = Mqtt(logged)
+    for number in range(10):
+        publisher.publish(f"{name}/{number}", b"%d" % number, 1)
+    client = lasting(logged, name, 5)
+    topics = [Topics(f"{name}/{number}".encode(), 1) for number in range(1_000)]
+    client.send(Subscribe(1, topics, {f.USER: [("smb-replay", "all")]}))
+    seen: set[int] = set()
+    while len(seen) < 10:
+        packet = client.next()
+        if isinstance(packet, Publish):
+            client.accept(packet)
+            seen.add(int(packet.payload))

@@ -30,23 +30,29 @@ def go_back(service: "Mqtt", session: MqttSession, one: Subscription, wanted: st
         raise
     replay = session.replay or service.keep(session)
     if isinstance(start, int):
-        replay.go_back(one, start)
+        replay.go_back(one, start, commits.recent.next)
         return
-    question, pending = start, replay.hold(one)
+    question, pending, seam = start, replay.hold(one), 0
 
     def placed(asked: Moment | Backwards, answer: Place | Failed) -> None:
         held = replay.held(one, pending) if session.replay is replay else None
         if held is None:
-            return
-        if isinstance(asked, Backwards) and isinstance(answer, Place) and (following := asked.after(answer)):
+            replay.let_go()
+        elif isinstance(asked, Backwards) and isinstance(answer, Place) and (following := asked.after(answer)):
             ask(replace(following, permit=session.grant.replay()))
         else:
-            replay.go_back(held, answer.offset if isinstance(answer, Place) else answer.next)
+            replay.go_back(held, answer.offset if isinstance(answer, Place) else answer.next, seam)
+            replay.let_go()
 
     def ask(what: Moment | Backwards) -> None:
         history.ask(what, partial(placed, what))
 
-    commits.after(lambda: ask(question()))  # what came before the subscription counts
+    def begin() -> None:
+        nonlocal seam
+        seam = commits.recent.next
+        ask(question())
+
+    commits.after(begin)  # what came before the subscription counts
 
 
 def _sources(service: "Mqtt", one: Subscription) -> tuple[Commits, History]:

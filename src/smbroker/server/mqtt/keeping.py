@@ -6,12 +6,13 @@ notes that tell identifiers of QoS 2,
 
     + N CLIENT   N has come from the client        - N CLIENT   and was released
     > O CLIENT   the client has received the message at offset O: it must not be sent again
-    ! 0 CLIENT   its session has ended: what is above is not about the next one
+    ! 0 CLIENT   its session has ended: what has come is not of the next one
 
 Applying one twice changes nothing.
 """
 
 import json
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -56,19 +57,28 @@ class MqttKeeping:
     def dropped(self, session: MqttSession) -> None:
         self._saved.pop(session, None)
         self._state.drop_session(_key(session))
-        ended = note_of(session, b"!", 0)
-        if ended and session.inbound:
+        if session.inbound:
             self._mqtt.turn.settle()
-            self._commits.submit(Columns(), (), notes=[ended])
+            ended = FACT, b"!0 " + session.name.encode()
+            self._commits.submit(Columns(time.time_ns() // 1000), (), notes=[ended])
+
+    def moved(self, session: MqttSession, subscriptions: Iterable[Subscription]) -> None:
+        """They begin elsewhere now."""
+        for one in subscriptions:
+            self._save_subscription(session, one)
+        self._save(session)
 
     def subscribed(self, session: MqttSession, one: Subscription) -> None:
-        options = [one.qos, one.no_local, one.as_published, one.identifier, one.seam]
-        start = min(one.start, self._commits.recent.next)
-        self._state.save_subscription(_key(session), _packed(one), True, start, json.dumps(options))
+        self._save_subscription(session, one)
         share = self._mqtt.share(one.share, one.pattern) if one.share else None
         if share:
             self.shared(share)
         self._save(session)
+
+    def _save_subscription(self, session: MqttSession, one: Subscription) -> None:
+        options = [one.qos, one.no_local, one.as_published, one.identifier, one.seam]
+        start = min(one.start, self._commits.recent.next)
+        self._state.save_subscription(_key(session), _packed(one), True, start, json.dumps(options))
 
     def shared(self, share: Share) -> None:
         share.touched = False
@@ -171,7 +181,7 @@ class MqttKeeping:
         session.inbound = set(about.get("inbound", ()))
         end = self._commits.recent.next  # a log that was begun anew has not come as far as what was saved
         for pattern, (_, start) in one.subscriptions.items():
-            service.restored(session, _unpacked(pattern, one.options.get(pattern), min(start, end)))
+            service.restored(session, _unpacked(pattern, one.options.get(pattern), start, end))
         if one.cursor is not None:
             replay = service.keep(session, min(one.cursor, end))
             replay.restore(min(about.get("high", 0), end), [entry for entry in about["pending"] if entry[0] < end])
@@ -262,9 +272,9 @@ def _packed(one: Subscription) -> Filter:
     return (SHARE, one.share.encode(), *one.pattern) if one.share else one.pattern
 
 
-def _unpacked(pattern: Filter, options: str | None, start: int) -> Subscription:
-    qos, no_local, as_published, identifier, *seam = json.loads(options or "[0, false, false, 0]")
+def _unpacked(pattern: Filter, options: str | None, start: int, end: int) -> Subscription:
+    qos, no_local, as_published, identifier, seam = (*json.loads(options or "[0, false, false, 0]"), 0)[:5]
     share = ""
     if pattern[0] == SHARE and len(pattern) > 2 and isinstance(pattern[1], bytes):
         share, pattern = pattern[1].decode(), pattern[2:]
-    return Subscription(pattern, share, qos, no_local, as_published, identifier, start, *seam)
+    return Subscription(pattern, share, qos, no_local, as_published, identifier, min(start, end), min(seam, end))

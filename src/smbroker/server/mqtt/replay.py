@@ -33,8 +33,8 @@ _pendings = count(PENDING)
 
 class Replay:
     __slots__ = (
-        "_asked", "_going_on", "_piece", "_reading", "_waking", "commits", "cursor", "done", "fresh", "high", "history",
-        "live", "pending", "session", "touched", "turn",
+        "_asked", "_going_on", "_holds", "_piece", "_reading", "_waking", "commits", "cursor", "done", "fresh", "high",
+        "history", "live", "pending", "session", "touched", "turn",
     )  # fmt: skip
 
     def __init__(self, session: MqttSession, turn: "Turn", commits: Commits, history: History, cursor: int) -> None:
@@ -54,6 +54,7 @@ class Replay:
         self._going_on: Request | None = None  # the question that goes on with the last answer
         self._piece: Piece | None = None  # the last answer, while there is no room for all of it
         self._waking = False
+        self._holds = 0  # subscriptions for which a place in the log is looked for
 
     # --- subscriptions ---
 
@@ -63,9 +64,17 @@ class Replay:
         self.commits.after(lambda: self._begun(one, pending))
 
     def hold(self, one: Subscription) -> int:
-        """It begins with history, from where is not known yet: until then it gets nothing. What `held` finds it by."""
+        """It begins with history, from where is not known yet: all waits until then, in the log. For `held`."""
+        if self.live:
+            self._fall_back(self.commits.recent.next)
+        self._holds += 1
         one.start = pending = next(_pendings)
         return pending
+
+    def let_go(self) -> None:
+        """It is known, or not wanted any more."""
+        self._holds -= 1
+        self.wake()
 
     def held(self, one: Subscription, pending: int) -> Subscription | None:
         """The subscription that is still held so: that one, or what has replaced it."""
@@ -79,22 +88,23 @@ class Replay:
         if not self.live and self.session.connection:
             self.wake()
 
-    def go_back(self, one: Subscription, start: int) -> None:
-        """The history of this subscription first; the others do not get anything twice."""
+    def go_back(self, one: Subscription, start: int, seam: int) -> None:
+        """The history of this subscription, up to the seam, first; the others do not get anything twice."""
         self._unqueue()
         self._withdraw()
         self.live = False
+        moved = [one]
         for other in self.session.known.all.values():
-            if other is not one:
-                other.start = max(other.start, self.high)
+            if other is not one and other.start < self.high:
+                other.start = self.high
+                moved.append(other)
         one.start = max(start, self.commits.first_offset)
-        one.seam = self.commits.recent.next
+        one.seam = seam
         self.cursor = min(self._lowest(), one.start)
         self.high = min(self.high, one.start)
         self.fresh = min(self.fresh, one.start)
         if self.session.lasting and self.session.mqtt.keeping:
-            for each in self.session.known.own:
-                self.session.mqtt.keeping.subscribed(self.session, each)
+            self.session.mqtt.keeping.moved(self.session, moved)
         self.wake()
 
     @property
@@ -150,7 +160,7 @@ class Replay:
         self._waking = False
         session = self.session
         connection = session.connection
-        if connection is None or self.live or self._asked or session.replay is not self:
+        if connection is None or self.live or self._asked or self._holds or session.replay is not self:
             return
         session.pump()
         if not session.room or connection.full:
