@@ -119,8 +119,8 @@ class Columns:
     """Messages in the order received: `topics[i]`, `payloads[i]`, `kinds[i]` and `origins[i]` are one message."""
 
     __slots__ = (
-        "_bytes", "_earliest", "_extras", "_latest", "_packed", "_payloads", "_shared", "_topic", "base", "kinds",
-        "origins", "received", "stamps", "topics", "wires",
+        "_bytes", "_earliest", "_extras", "_latest", "_packed", "_payloads", "_shared", "_topic", "_volume", "base",
+        "kinds", "origins", "received", "stamps", "topics", "wires",
     )  # fmt: skip
 
     def __init__(
@@ -147,7 +147,7 @@ class Columns:
         self.base = base  # the offset of the first row, once committed
         self.stamps = array("q") if stamps is None else stamps  # when each row came, if several turns were gathered …
         self._earliest, self._latest = (min(stamps), max(stamps)) if stamps else (0, 0)  # … and of those
-        self._bytes = -1
+        self._bytes = self._volume = -1
         self._topic: Topic | None = _NOT_ASKED
 
     def __len__(self) -> int:
@@ -305,9 +305,11 @@ class Columns:
 
     @property
     def volume(self) -> int:
-        """Bytes of all that may be long: topics, payloads, properties, and the ids of clients."""
-        properties = sum(extra.bytes for extra in self._extras.values() if extra.properties)
-        return self.bytes + self.topic_bytes + properties + self._client_bytes
+        """Bytes of all that may be long: topics, payloads, properties, ids of clients. Counted once, as `bytes`."""
+        if self._volume < 0:
+            properties = sum(extra.bytes for extra in self._extras.values() if extra.properties)
+            self._volume = self.bytes + self.topic_bytes + properties + self._client_bytes
+        return self._volume
 
     @property
     def _client_bytes(self) -> int:
