@@ -307,20 +307,20 @@ class Columns:
     def volume(self) -> int:
         """Bytes of all that may be long: topics, payloads, properties, ids of clients. Counted once, as `bytes`."""
         if self._volume < 0:
-            properties = sum(extra.bytes for extra in self._extras.values() if extra.properties)
-            self._volume = self.bytes + self.topic_bytes + properties + self._client_bytes
+            self._volume = self.bytes + self.topic_bytes
+            if self._extras:
+                self._volume += sum(extra.bytes for extra in self._extras.values() if extra.properties)
+            origins = self.origins
+            first = origins[0] if origins else None
+            if first and (first.client is not None or origins.count(first) < len(origins)):
+                self._volume += self._client_bytes
         return self._volume
 
     @property
     def _client_bytes(self) -> int:
         origins = self.origins
-        if runs := self.runs:
-            rows = [(origins[run.first], run.end - run.first) for run in runs]
-        elif origins and origins.count(origins[0]) == len(origins):
-            rows = [(origins[0], len(origins))]
-        else:
-            rows = list(Counter(origins).items())
-        return sum(_length(origin.client) * count for origin, count in rows if origin.client)
+        runs = [(origins[run.first], run.end - run.first) for run in self.runs]
+        return sum(_length(origin.client) * rows for origin, rows in runs or Counter(origins).items() if origin.client)
 
     def volume_at(self, row: int) -> int:
         """As `volume`, of one row."""
