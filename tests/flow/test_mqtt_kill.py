@@ -3,7 +3,6 @@
 SMB_LONG=1: the full number of rounds.
 """
 
-import os
 import random
 import sys
 import time
@@ -11,54 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from flow.ends import ENDS, KEEP, KINDS, LONG, end, kill, lasting, new_numbers, numbers, publish_all
 from flow.house import LIMIT, Broker, wait_for
+from flow.lasting import Home
 from flow.mqtt import Mqtt
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Ack, Publish, Subscribe, Topics, Will
-
-LONG = bool(os.environ.get("SMB_LONG"))
-KINDS = ("mqtt",)
-KEEP: f.Properties = {f.SESSION_EXPIRY: 1_000}
-
-
-def lasting(broker: Broker, client: str, version: int = 5, **more: object) -> Mqtt:
-    properties = KEEP if version == 5 else {}
-    return Mqtt(broker, client, version=version, clean=False, properties=properties, **more)  # type: ignore[arg-type]
-
-
-def kill(broker: Broker) -> None:
-    broker.kill()
-    broker.process.returncode = 0
-
-
-def end(broker: Broker, how: str) -> None:
-    kill(broker) if how == "kill" else broker.stop()
-
-
-def publish_all(broker: Broker, topic: bytes, numbers: range, qos: int = 1) -> None:
-    """All of them, acknowledged."""
-    client = Mqtt(broker)
-    frames = [Publish(topic, b"%d" % number, qos, packet_id=at + 1) for at, number in enumerate(numbers)]
-    client.tcp.send(b"".join(frame.encode(4) for frame in frames))
-    for frame in frames:
-        assert client.expect(Ack).packet_id == frame.packet_id
-
-
-def numbers(client: Mqtt, count: int) -> list[int]:
-    return [int(client.get().payload) for _ in range(count)]
-
-
-def new_numbers(client: Mqtt, first: int, count: int) -> list[int]:
-    """As many from `first` on. What the client acknowledged just before a kill may come before them once more."""
-    found: list[int] = []
-    while len(found) < count:
-        number = int(client.get().payload)
-        if number >= first or found:
-            found.append(number)
-    return found
-
-
-ENDS = pytest.mark.parametrize("how", ["kill", "stop"] if LONG else ["kill"])
 
 
 def test_a_thousand_acknowledged_messages_for_an_absent_session(tmp_path: Path) -> None:
@@ -75,95 +32,6 @@ def test_a_thousand_acknowledged_messages_for_an_absent_session(tmp_path: Path) 
             client.disconnect()
             publish_all(broker, b"t/x", range((number + 1) * 1_000, (number + 2) * 1_000))
             kill(broker)
-
-
-# --- shared subscriptions ---
-
-
-@ENDS
-def test_a_shared_subscription_whose_members_are_all_away(tmp_path: Path, how: str) -> None:
-    with Broker(kinds=KINDS, data=tmp_path) as broker:
-        members = [lasting(broker, f"member{number}") for number in range(2)]
-        for member in members:
-            assert member.subscribe("$share/group/s/#", qos=1) == [1]
-        members[0].disconnect()
-        members[1].drop()
-        publish_all(broker, b"s/x", range(500))
-        publish_all(broker, b"other", range(10))
-        Mqtt(broker).publish("s/x", b"not kept", 0)
-        assert Mqtt(broker).quiet()
-        end(broker, how)
-    with Broker(kinds=KINDS, data=tmp_path) as broker:
-        publish_all(broker, b"s/x", range(500, 600))
-        member = lasting(broker, "member1")
-        assert numbers(member, 600) == list(range(600))
-        assert member.quiet()
-        publish_all(broker, b"s/x", range(600, 610))
-        assert numbers(member, 10) == list(range(600, 610))
-        other = lasting(broker, "member0")
-        publish_all(broker, b"s/x", range(20))
-        assert sorted(numbers(member, 10) + numbers(other, 10)) == list(range(20))
-
-
-def test_what_members_had_not_acknowledged_comes_again_after_a_kill(tmp_path: Path) -> None:
-    with Broker(kinds=KINDS, data=tmp_path) as broker:
-        member = lasting(broker, "member")
-        member.subscribe("$share/group/s", qos=1)
-        publish_all(broker, b"s", range(20))
-        for _ in range(20):
-            member.expect(Publish)
-        kill(broker)
-    with Broker(kinds=KINDS, data=tmp_path) as broker:
-        member = lasting(broker, "member")
-        assert numbers(member, 20) == list(range(20))
-        assert member.quiet()
-
-
-def test_members_that_come_and_go(tmp_path: Path) -> None:
-    with Broker(kinds=KINDS, data=tmp_path) as broker:
-        what_a_member_does_not_acknowledge_goes_to_another(broker)
-        a_share_is_forgotten_with_its_last_member(broker)
-
-
-def what_a_member_does_not_acknowledge_goes_to_another(broker: Broker) -> None:
-    mortal, other = Mqtt(broker, version=5), Mqtt(broker, version=5)
-    for member in (mortal, other):
-        member.subscribe("$share/group/s", qos=1)
-    publish_all(broker, b"s", range(10))
-    first = numbers(other, 5)
-    for _ in range(5):
-        mortal.expect(Publish)
-    mortal.drop()
-    assert sorted(first + numbers(other, 5)) == list(range(10))
-    assert other.quiet()
-
-
-def test_a_share_far_behind_reads_from_the_log(tmp_path: Path) -> None:
-    """More than is in memory after a restart, and more than fits a member's window."""
-    with Broker(kinds=KINDS, data=tmp_path) as broker:
-        member = lasting(broker, "member", 4)
-        member.subscribe("$share/group/#", qos=1)
-        member.disconnect()
-        for start in range(0, 5_000, 1_000):
-            publish_all(broker, b"s/x", range(start, start + 1_000))
-        end(broker, "stop")
-    with Broker(kinds=KINDS, data=tmp_path) as broker:
-        member = lasting(broker, "member", 4)
-        assert numbers(member, 5_000) == list(range(5_000))
-        assert member.quiet()
-
-
-def a_share_is_forgotten_with_its_last_member(broker: Broker) -> None:
-    member = lasting(broker, "member")
-    member.subscribe("$share/last/l", qos=1)
-    publish_all(broker, b"l", range(5))
-    assert numbers(member, 5) == list(range(5))
-    assert member.unsubscribe("$share/last/l") == [0]
-    publish_all(broker, b"l", range(5))
-    member.subscribe("$share/last/l", qos=1)
-    assert member.quiet()
-    publish_all(broker, b"l", range(5, 10))
-    assert numbers(member, 5) == list(range(5, 10))
 
 
 # --- wills ---
@@ -423,7 +291,8 @@ def test_what_a_session_had_received_is_not_the_next_ones(tmp_path: Path) -> Non
 
 
 def test_history_goes_on_after_a_restart(tmp_path: Path) -> None:
-    with Broker(kinds=KINDS, data=tmp_path) as broker:
+    home = Home(tmp_path, kinds=KINDS)
+    with home.broker() as broker:
         publish_all(broker, b"h", range(3_000))
         client = lasting(broker, "c")
         assert client.subscribe("new", qos=2) == [2]
@@ -436,9 +305,9 @@ def test_history_goes_on_after_a_restart(tmp_path: Path) -> None:
                 client.accept(packet)
                 got.append(int(packet.payload))
         assert got == list(range(500))
-        time.sleep(1.5)  # what it has acknowledged is saved every second
+        home.wait_saved("SELECT 1 FROM sessions WHERE cursor >= 499", 1)
         kill(broker)
-    with Broker(kinds=KINDS, data=tmp_path) as broker:
+    with home.broker() as broker:
         client = lasting(broker, "c")
         seen: dict[bytes, list[int]] = {b"h": [], b"new": []}
         while not seen[b"h"] or seen[b"h"][-1] < 2_999:
@@ -447,28 +316,3 @@ def test_history_goes_on_after_a_restart(tmp_path: Path) -> None:
         assert seen[b"h"] == list(range(seen[b"h"][0], 3_000))
         assert seen[b"h"][0] <= 500
         assert seen[b"new"] == [], "and nothing of the others comes twice"
-
-
-# --- members of shares that leave while the log is being read ---
-
-
-def test_members_that_leave_at_once_cost_no_message(tmp_path: Path) -> None:
-    with Broker(kinds=KINDS, data=tmp_path) as broker:
-        lasting(broker, "member").subscribe("$share/group/s", qos=1)
-        lasting(broker, "member").disconnect()
-        for start in range(0, 6_000, 1_000):
-            publish_all(broker, b"s", range(start, start + 1_000))
-        end(broker, "stop")
-    with Broker(kinds=KINDS, data=tmp_path) as broker:
-        for _ in range(20):
-            lasting(broker, "member").drop()
-        for _ in range(5):
-            mortal = Mqtt(broker, version=5)
-            mortal.subscribe("$share/group/s", qos=1)
-            mortal.expect(Publish)
-            mortal.drop()
-        member = lasting(broker, "member")
-        seen: set[int] = set()
-        while len(seen) < 6_000:
-            seen.add(int(member.get().payload))
-        assert seen == set(range(6_000))

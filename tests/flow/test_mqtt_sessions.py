@@ -344,7 +344,6 @@ def test_history_comes_before_what_is_new_and_nothing_twice(logged: Broker, want
     publishing = threading.Thread(target=publish)
     publishing.start()
     try:
-        time.sleep(0.1)
         for _ in range(5):
             client = Mqtt(logged, version=5)
             assert client.subscribe(name, qos=1, properties={f.USER: [("smb-replay", wanted)]}) == [1]

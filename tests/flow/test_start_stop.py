@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from flow.wires import config
 from smbroker import __version__
 from smbroker.dialects.mqtt.packets import Publish
 
+MUCH = 10 << 20  # bytes in the log
 KINDS = ("udp", "soh", "pipe", "semicolon", "padded", "typed", "tcp")
 
 
@@ -426,7 +426,7 @@ def test_it_stops_in_order_while_mqtt_clients_send_all_they_can(tmp_path: Path, 
         threads = [threading.Thread(target=flood) for _ in range(3)]
         for thread in threads:
             thread.start()
-        time.sleep(0.5)
+        wait_for(lambda: sum(file.stat().st_size for file in (tmp_path / "log").glob("*.arrow")) > MUCH, "a flood")
         assert broker.stop() == 0
         ended.set()
         for thread in threads:

@@ -90,3 +90,12 @@ def rows_of(data: Path, table: str) -> list[dict[str, Any]]:
 def wait_rows(data: Path, table: str, count: int) -> list[dict[str, Any]]:
     wait_for(lambda: len(rows_of(data, table)) >= count, f"{count} rows in {table}", PATIENCE)
     return rows_of(data, table)
+
+
+def directory(tmp_path: Path, **files: str) -> Path:
+    made = tmp_path / "pipelines"
+    made.mkdir(exist_ok=True)
+    for name, text in files.items():
+        stem, _, suffix = name.rpartition("_")
+        (made / f"{stem}.{suffix}").write_text(text)
+    return made

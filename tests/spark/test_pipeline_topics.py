@@ -15,7 +15,7 @@ from smbroker.log.reader import LogReader
 from smbroker.log.rows import as_json
 from smbroker.spark.pipelines.query import PipelineQuery
 from smbroker.spark.pipelines.runner import BUILTIN
-from spark.runnerkit import PATIENCE, rows_of, run_once, started, wait_rows
+from spark.runnerkit import PATIENCE, directory, rows_of, run_once, started, wait_rows
 from web.calls import post
 
 ROOMS = """\
@@ -65,10 +65,7 @@ def test_a_table_and_topics_of_sql_and_python_without_feedback(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first batch in memory, the second as if it were too large for that."""
-    pipelines = tmp_path / "pipelines"
-    pipelines.mkdir()
-    (pipelines / "rooms.sql").write_text(ROOMS)
-    (pipelines / "doubled.py").write_text(DOUBLED)
+    pipelines = directory(tmp_path, rooms_sql=ROOMS, doubled_py=DOUBLED)
     publish(broker, ("house/kitchen/temperature", "20"), ("house/hall/temperature", "10"), ("house/hall/light", "on"))
     run_once(spark, broker.data, pipelines, url=url(broker))
     monkeypatch.setattr(PipelineQuery, "_write_both", PipelineQuery._write_large)
@@ -104,9 +101,7 @@ def transform(messages):
 def test_more_than_the_broker_takes_at_once_fails_until_it_is_less(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pipelines = tmp_path / "pipelines"
-    pipelines.mkdir()
-    (pipelines / "much.py").write_text(LARGE)
+    pipelines = directory(tmp_path, much_py=LARGE)
     monkeypatch.setattr(PipelineQuery, "_write_both", PipelineQuery._write_large)
     publish(broker, ("a", "1"))
     with started(spark, broker.data, pipelines, url=url(broker)) as running:

@@ -8,19 +8,10 @@ from pyspark.sql import SparkSession
 
 from flow.house import wait_for
 from log.logkit import ORIGINS
-from spark.runnerkit import PATIENCE, rows_of, run_once, started, wait_rows
+from spark.runnerkit import PATIENCE, directory, rows_of, run_once, started, wait_rows
 from spark.sparkkit import Store
 
 NUMBERS = "-- from: p\n-- table: numbers\nSELECT offset, value FROM messages WHERE value IS NOT NULL\n"
-
-
-def directory(tmp_path: Path, **files: str) -> Path:
-    made = tmp_path / "pipelines"
-    made.mkdir(exist_ok=True)
-    for name, text in files.items():
-        stem, _, suffix = name.rpartition("_")
-        (made / f"{stem}.{suffix}").write_text(text)
-    return made
 
 
 def told(path: Path) -> list[dict[str, Any]]:
