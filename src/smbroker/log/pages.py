@@ -10,7 +10,7 @@ encoding: `levels' length (4), levels, then length (4) and bytes of each value`.
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
-from struct import unpack_from
+from struct import Struct
 from typing import Any
 from zlib import crc32
 
@@ -23,6 +23,7 @@ from smbroker.model.errors import LogError
 
 _HEADER_WINDOW = 512  # more than a page header without statistics takes
 _DATA_PAGE, _PLAIN = 0, 0
+_length = Struct("<I").unpack_from
 
 
 def payload_pages(disk: Disk, handle: int, metadata: pq.FileMetaData, column: int) -> pa.Table:
@@ -68,15 +69,19 @@ class Pages:
     def payloads(self, disk: Disk, handle: int, path: Path, rows: Sequence[int]) -> list[bytes]:
         """Of the rows, which are in order."""
         found: list[bytes] = []
-        page, raw, row, at = -1, b"", 0, 0
+        page, raw, row, at, step = -1, b"", 0, 0, 0
         for wanted in rows:
             number = bisect_right(self._rows, wanted) - 1
             if number != page:
                 page, raw, row = number, self._page(disk, handle, path, number), self._rows[number]
-                at = 4 + unpack_from("<I", raw)[0]
-            for _ in range(wanted - row):
-                at += 4 + unpack_from("<I", raw, at)[0]
-            row, length = wanted + 1, unpack_from("<I", raw, at)[0]
+                at = 4 + _length(raw, 0)[0]
+                step = _step(raw, at)
+            if step:
+                at += step * (wanted - row)
+            else:
+                for _ in range(wanted - row):
+                    at += 4 + _length(raw, at)[0]
+            row, length = wanted + 1, _length(raw, at)[0]
             found.append(raw[at + 4 : at + 4 + length])
             at += 4 + length
         return found
@@ -87,6 +92,14 @@ class Pages:
             raise LogError("damaged", f"{path.name}: a page with a wrong CRC at byte {self._positions[number]}")
         raw: bytes = self._codec.decompress(packed, self._raw_bytes[number], asbytes=True)
         return raw
+
+
+def _step(raw: bytes, at: int) -> int:
+    """From one value to the next if all that begin at `at` are of one length, as readings often are; else 0."""
+    step = 4 + _length(raw, at)[0]
+    count, left = divmod(len(raw) - at, step)
+    alike = not left and all(raw[at + byte :: step] == raw[at + byte : at + byte + 1] * count for byte in range(4))
+    return step if alike else 0
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
