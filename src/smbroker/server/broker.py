@@ -149,6 +149,8 @@ class Broker:
             await self._listen(one)
         if self.store:
             self.store.restore_peers(self._udp)
+        if self._services:
+            self.desk.start()
         if not self._config.quiet:
             self.console.say("ready")
         self.console.write()

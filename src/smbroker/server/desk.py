@@ -59,7 +59,7 @@ class Desk:
         return not self._closing
 
     def start(self) -> None:
-        """From here on someone may ask."""
+        """From here on someone may ask, and the token is there: a program that waits for `ready` may read it."""
         if self._sink:
             try:
                 self._sink.start()

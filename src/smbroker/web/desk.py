@@ -98,9 +98,6 @@ class Desk(Protocol):
     ) -> AsyncGenerator[bytes, None]:
         """The items of a JSON list: topics that hold `search`, with a message at `since` or later. Raises LogError."""
 
-    def start(self) -> None:
-        """From here on someone may ask."""
-
     async def stats(self, who: Grant) -> dict[str, Any]: ...
 
     async def clients(self, who: Grant, dialect: str | None, most: int) -> dict[str, Any]:

@@ -42,7 +42,6 @@ class WebListener:
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._serve())
         self._task.add_done_callback(_report)
-        self._desk.start()
 
     def stop(self) -> None:
         """New requests are answered with 503 from here on: see `Desk.open`."""
