@@ -232,3 +232,13 @@ def test_variants_are_stored_as_text_and_large_batches_by_way_of_the_disk(
     found = sorted(rows_of(store.path, "t"), key=lambda row: row["offset"])
     assert [row["json"] for row in found] == ['{"a":[1,2]}', None]
     assert found[0]["ts"].tzinfo is not None
+
+
+def test_what_has_begun_is_told_before_the_next_one_begins(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    """The first ones take some seconds each."""
+    told_file, seen = store.path / "pipelines.json", tmp_path / "seen.json"
+    look = f"import shutil\nshutil.copy({str(told_file)!r}, {str(seen)!r})\n"
+    second = f"TABLE = 'second'\n{look}\ndef transform(messages):\n    return messages.select('offset')\n"
+    running = run_once(spark, store.path, directory(tmp_path, first_sql=NUMBERS, second_py=second))
+    assert [one.error for one in running.runner.statuses] == [None, None]
+    assert [one["name"] for one in json.loads(seen.read_text())["pipelines"]][:1] == ["first"]

@@ -141,6 +141,7 @@ class Runner:
             made = _Entry(file, builtin, signature, PipelineStatus(name, str(file), since=status.now()))
             self._entries[name] = made
             self._begin(made, once)
+            self._write_status()  # the first ones take some seconds each: nobody should think that none runs
 
     def _remove(self, name: str) -> None:
         entry = self._entries.pop(name)
