@@ -8,14 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
+import browser
+import counts
 import inside
 import lasting
 import pipelines
 import spark_source
 import sparking
+import tls
 from loads import Load, up
 from rounds import COST, P99, Case, Figure, Ratio, Side, Wanted
-from servers import AMQTT, COMPILED, MOSQUITTO, NATS, RELAY, Broker, Peer, Server
+from servers import AMQTT, COMPILED, MOSQUITTO, NATS, ONE_CORE, RELAY, Broker, OnOneCore, Peer, Server
 
 
 def load(name: str, server: Server, program: str, **settings: int) -> Side:
@@ -32,6 +35,7 @@ LATENCY_MS = 500  # of a piece at a fixed rate: so long that each has a commit o
 SETTLE_MS = 100  # of a piece at a fixed rate: a device that sends all the time does not meet a broker that was idle
 ANOTHER = "another Mosquitto"
 LOG_ON = Wanted(least=0.5)  # of the rate without it
+LOG_ON_BESIDE_MOSQUITTO = Wanted(least=5.0)  # a flood of short messages
 LOG_ON_BESIDE = {(0, NATS.name): Wanted(least=0.5), (1, MOSQUITTO.name): Wanted(least=3.0)}  # by QoS
 
 
@@ -39,15 +43,30 @@ def installed(*peers: Peer) -> list[Peer]:
     return [peer for peer in peers if peer.path]
 
 
+PEERS = [(one.name, one) for one in installed(MOSQUITTO)]
+
+
 def mqtt(
-    name: str, title: str, peers: Sequence[Peer], *, full: bool = False, oftener: int = 1, **settings: int
+    name: str,
+    title: str,
+    peers: Sequence[Peer],
+    *,
+    times: float = 1.0,
+    full: bool = False,
+    oftener: int = 1,
+    **settings: int,
 ) -> Case:
-    """SMB without its log, with it, and the peers that are installed; NATS speaks its own protocol."""
+    """SMB without its log, with it, and the peers that are installed; NATS speaks its own protocol.
+
+    `times` Mosquitto's rate is wanted."""
     own = [load("SMB", MQTT, "mqtt_load", **settings), load("SMB, log on", MQTT.with_log(), "mqtt_load", **settings)]
     others = [
         load(peer.name, peer, "nats_load" if peer is NATS else "mqtt_load", **settings) for peer in installed(*peers)
     ]
-    ratios = [Ratio("SMB", side.name, wanted=Wanted(least=1.0)) for side in others]
+    least = {MOSQUITTO.name: times}
+    ratios = [Ratio("SMB", side.name, wanted=Wanted(least=least.get(side.name, 1.0))) for side in others]
+    if times > 1.0 and MOSQUITTO in installed(*peers):
+        ratios.append(Ratio("SMB, log on", MOSQUITTO.name, wanted=LOG_ON_BESIDE_MOSQUITTO))
     ratios.append(Ratio("SMB, log on", "SMB", wanted=LOG_ON if not settings.get("qos") else Wanted()))
     ratios += [
         Ratio("SMB, log on", side.name, wanted=LOG_ON_BESIDE[settings.get("qos", 0), side.name])
@@ -71,6 +90,17 @@ def mqtt_acked(qos: int, window: int, *, full: bool = False) -> Case:
     )
 
 
+def alone_on_one_core() -> Case:
+    sides = [
+        Side(name, up=partial(up, OnOneCore(server), Load("mqtt_load", {"window": 1}, ONE_CORE)))
+        for name, server in (("SMB", MQTT), *PEERS)
+    ]
+    ratios = (Ratio("SMB", MOSQUITTO.name, COST, Wanted(most=1.2)),) if PEERS else ()
+    return Case(
+        "mqtt-alone", "MQTT QoS 0, one message at a time, server and generator on one core", tuple(sides), ratios
+    )
+
+
 def latency(rate: int, *, full: bool = False) -> Case:
     sides = [("SMB", MQTT), ("SMB, log on", MQTT.with_log()), *((one.name, one) for one in installed(MOSQUITTO, NATS))]
     if MOSQUITTO.path:
@@ -84,7 +114,7 @@ def latency(rate: int, *, full: bool = False) -> Case:
         _p99_beside_mosquitto() if MOSQUITTO.path and rate == 5_000 else (),
         tuple(Figure(key, title, "µs") for key, title in keys),
         full=full,
-        oftener=3,
+        anew=3,
     )
 
 
@@ -210,12 +240,11 @@ def acknowledged(dialect: str, listener: str) -> Case:
 
 ALL = (MOSQUITTO, NATS, AMQTT)
 BROKERS = (MOSQUITTO, NATS)
-PEERS = [(one.name, one) for one in installed(MOSQUITTO)]
 
 CASES = (
-    mqtt("mqtt-1-1", "MQTT QoS 0, 1 → 1", ALL, oftener=4),
-    mqtt("mqtt-1-10", "MQTT QoS 0, 1 → 10", BROKERS, oftener=4, subscribers=10, window=5_000),
-    mqtt("mqtt-1-100", "MQTT QoS 0, 1 → 100", BROKERS, oftener=3, subscribers=100, window=1_000),
+    mqtt("mqtt-1-1", "MQTT QoS 0, 1 → 1", ALL, times=10.0, oftener=4),
+    mqtt("mqtt-1-10", "MQTT QoS 0, 1 → 10", BROKERS, times=25.0, oftener=4, subscribers=10, window=5_000),
+    mqtt("mqtt-1-100", "MQTT QoS 0, 1 → 100", BROKERS, times=40.0, oftener=3, subscribers=100, window=1_000),
     mqtt("mqtt-4-4", "MQTT QoS 0, 4 → 4, in pairs", BROKERS, oftener=3, publishers=4, subscribers=4, pairs=1),
     mqtt("mqtt-16B", "MQTT QoS 0, 1 → 1, 16 bytes", BROKERS, size=16, full=True),
     mqtt("mqtt-1KB", "MQTT QoS 0, 1 → 1, 1 KB", BROKERS, size=1_024, window=1_000, full=True),
@@ -226,6 +255,7 @@ CASES = (
     mqtt_acked(1, 100),
     mqtt_acked(1, 20, full=True),
     mqtt_acked(2, 100, full=True),
+    alone_on_one_core(),
     latency(5_000),
     latency(20_000, full=True),
     subscriptions(),
@@ -268,8 +298,8 @@ CASES = (
         f"{lasting.CONNECTIONS:,} MQTT connections that say nothing",
         tuple(Side(name, partial(lasting.connections, one)) for name, one in (("SMB", MQTT), *PEERS)),
         figures=(
-            Figure("per_s", "connections", "/s"),
-            Figure("bytes_each", "memory of each", "B"),
+            Figure("per_s", "connections", "/s", Wanted(least=2_000)),
+            Figure("bytes_each", "memory of each", "B", Wanted(most=20_000)),
         ),
         generator=False,
     ),
@@ -304,9 +334,9 @@ CASES = (
             Figure("one_topic", "one topic of 1,000: so many times as fast as all", "×", Wanted(least=5.0)),
             Figure("decoded_per_s", "decoded, rows", "/s"),
         ),
-        full=True,
         generator=False,
         once=True,
+        missing=sparking.missing,
     ),
     Case(
         "pipelines",
@@ -320,10 +350,10 @@ CASES = (
             ),
             Figure("halfway_s", "at 20,000 messages/s: behind, halfway"),
             Figure("end_s", "… behind at the end, after a minute"),
-            Figure("caught_up_s", "… until all is read"),
+            Figure("caught_up_s", "… until all is read", wanted=Wanted(most=10.0)),
         ),
-        full=True,
         once=True,
+        missing=sparking.missing,
     ),
     Case(
         "spark",
@@ -336,6 +366,50 @@ CASES = (
         ),
         full=True,
         generator=False,
+        missing=sparking.missing,
+    ),
+    Case(
+        "tls",
+        "MQTT QoS 0 over TLS beside Mosquitto, with the same certificate and cipher",
+        (Side("SMB", tls.tls),),
+        figures=(
+            *(Figure(way.key, f"{way.title}: ÷ Mosquitto", "×", Wanted(least=3.0)) for way in tls.WAYS),
+            *(Figure(f"{way.key}_per_s", f"{way.title}: deliveries", "/s") for way in tls.WAYS),
+        ),
+        once=True,
+        missing=tls.missing,
+    ),
+    Case(
+        "rights",
+        "what rules cost, in instructions for each delivery counted by valgrind",
+        (Side("SMB", counts.rights),),
+        figures=tuple(
+            Figure(way.key, f"{way.title}: with rules ÷ without", "×", Wanted(most=1.03)) for way in counts.WAYS
+        ),
+        generator=False,
+        once=True,
+        missing=counts.missing,
+    ),
+    Case(
+        "page",
+        f"the page in Chromium while {browser.RATE:,} messages/s flow over {browser.TOPICS:,} topics, log on",
+        (Side("SMB", browser.page),),
+        figures=(
+            Figure("slowest_ms", "from a click or key to the next paint, the slowest", "ms", Wanted(most=100)),
+            Figure("heap_bytes", "memory of the tab, at most", "B", Wanted(most=50_000_000)),
+            Figure("kept_share", "of that rate went through", "%", Wanted(least=0.99)),
+        ),
+        once=True,
+        missing=browser.missing,
+    ),
+    Case(
+        "page-cost",
+        f"what an open page costs the broker while {browser.TOPICS:,} topics change every second, log on",
+        (Side("SMB", browser.cost),),
+        figures=tuple(Figure(view, f"{view}, of a core", "%") for view in browser.VIEWS),
+        full=True,
+        generator=False,
+        once=True,
     ),
     Case(
         "soak",

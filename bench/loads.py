@@ -65,6 +65,7 @@ LAST_P99 = "last_p99_us"  # of one piece
 class Load:
     program: str
     settings: Mapping[str, int] = field(default_factory=dict)
+    before: tuple[str, ...] = ()  # words before its command
 
 
 class Meter:
@@ -165,7 +166,8 @@ class Generator:
 
     def __init__(self, load: Load, port: int, warm_ms: int, run_ms: int) -> None:
         settings = {"port": port, "warm_ms": warm_ms, "run_ms": run_ms, **load.settings}
-        command = [str(BUILD / load.program), *(f"{name}={value}" for name, value in settings.items())]
+        words = (f"{name}={value}" for name, value in settings.items())
+        command = [*load.before, str(BUILD / load.program), *words]
         self._limit = LIMIT + run_ms / 1e3
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)

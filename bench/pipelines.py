@@ -31,10 +31,6 @@ PATIENCE = 180.0
 
 
 def pipelines(bench: Bench) -> Run:
-    from smbroker.spark.session import missing_java
-
-    if missing := missing_java():
-        raise RunFailed(missing)
     directory = bench.new_directory()
     (directory / "pipelines").mkdir()
     (directory / "pipelines" / "passed.sql").write_text(PASSED_ON)

@@ -2,10 +2,10 @@
 
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from rounds import COST, CPU, OUT, Bench, Case, Figure, Spread, Wanted, shown
+from rounds import COST, CPU, OUT, Bench, Case, Figure, Ratio, Spread, Wanted, shown
 
 GENERATOR_LIMIT = 0.95  # of a core: above it the generator was the limit, not the server
 OTHERS_LIMIT = 0.05  # of a core: above it the run was disturbed
@@ -45,7 +45,7 @@ def filesystem(directory: Path) -> str:
     return next((kinds[each] for each in (place, *place.parents) if each in kinds), "unknown")
 
 
-def markdown(cases: Sequence[Case], results: Sequence[dict], about: dict) -> str:
+def markdown(cases: Sequence[Case], results: Sequence[dict], about: dict, left_out: Sequence[str] = ()) -> str:
     by_name = {result["name"]: result for result in results}
     done = [(case, by_name[case.name]) for case in cases if case.name in by_name]
     loads = [pair for pair in done if pair[0].is_load]
@@ -56,6 +56,7 @@ def markdown(cases: Sequence[Case], results: Sequence[dict], about: dict) -> str
     parts.append(ratio_table(done))
     if others:
         parts.append(figure_table(others))
+    parts += ["\n".join(left_out), wanted_list(done)]
     return "\n\n".join(part for part in [*parts, NOTES] if part)
 
 
@@ -105,7 +106,7 @@ def ratio_table(done: Sequence[tuple[Case, dict]]) -> str:
 
 
 def ratio_row(case: Case, result: dict) -> list[str]:
-    meant = next(each for each in case.ratios if (each.over, each.under) == (result["over"], result["under"]))
+    meant = meant_by(case, result)
     return [
         case.name,
         f"{meant.over} ÷ {meant.under}",
@@ -113,6 +114,10 @@ def ratio_row(case: Case, result: dict) -> list[str]:
         ratio_text(result["cpu_ratio"]),
         wanted_text(meant.wanted, result["ratio"], "×"),
     ]
+
+
+def meant_by(case: Case, result: dict) -> Ratio:
+    return next(each for each in case.ratios if (each.over, each.under) == (result["over"], result["under"]))
 
 
 def ratio_text(ratio: Spread | None) -> str:
@@ -137,10 +142,41 @@ def figure_row(case: Case, side: dict, figure: Figure) -> list[str]:
     return [case.name, side["name"], figure.title, f"**{middle}** ({least}–{most})", wanted]
 
 
-def wanted_text(wanted: Wanted, spread: Spread | None, unit: str) -> str:
-    if spread is None or (wanted.least is None and wanted.most is None):
+def wanted_list(done: Sequence[tuple[Case, dict]]) -> str:
+    """How much of what is wanted was seen, and what was not."""
+    asked = [line for case, result in done for line in wanted_lines(case, result)]
+    if not asked:
         return ""
-    bound = f"≥ {with_unit(wanted.least, unit)}" if wanted.least is not None else f"≤ {with_unit(wanted.most, unit)}"
+    missed = [text for met, text in asked if not met]
+    head = f"**Wanted: {len(asked) - len(missed)} of {len(asked)} hold{'; not:' if missed else '.'}**"
+    return "\n".join([head, *(f"- {text}" for text in missed)])
+
+
+def wanted_lines(case: Case, result: dict) -> Iterator[tuple[bool, str]]:
+    """Whether each bound is kept, and what it is of."""
+    for each in result["ratios"]:
+        meant = meant_by(case, each)
+        if (bound := bound_text(meant.wanted, "×")) and each["ratio"]:
+            what = f"{WHAT[meant.key]} of {meant.over} ÷ {meant.under}: {ratio_text(each['ratio'])}, wanted {bound}"
+            yield meant.wanted.met(each["ratio"]["middle"]), f"{case.name}: {what}"
+    for side in result["sides"]:
+        for figure in case.figures:
+            if (bound := bound_text(figure.wanted, figure.unit)) and side["spread"]:
+                middle = side["spread"][figure.key]["middle"]
+                what = f"{side['name']}, {figure.title}: {with_unit(middle, figure.unit)}, wanted {bound}"
+                yield figure.wanted.met(middle), f"{case.name}: {what}"
+
+
+def bound_text(wanted: Wanted, unit: str) -> str:
+    if wanted.least is not None:
+        return f"≥ {with_unit(wanted.least, unit)}"
+    return f"≤ {with_unit(wanted.most, unit)}" if wanted.most is not None else ""
+
+
+def wanted_text(wanted: Wanted, spread: Spread | None, unit: str) -> str:
+    bound = bound_text(wanted, unit)
+    if spread is None or not bound:
+        return ""
     return f"{bound} {'✓' if wanted.met(spread['middle']) else '✗'}"
 
 

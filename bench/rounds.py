@@ -13,9 +13,11 @@ held up, and a median then tells by chance of one or of the other.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from random import Random
 from statistics import mean
+from subprocess import SubprocessError
 from typing import Any, Protocol, TypeAlias
 
 from smbroker.model.errors import LogError
@@ -44,7 +46,7 @@ class Scale:
     history: int  # messages of the log that history is asked of
 
 
-USUAL = Scale(3, 300, 5, 250, 1_000_000, 1_000_000)
+USUAL = Scale(3, 300, 5, 250, 1_000_000, 10_000_000)
 QUICK = Scale(1, 100, 2, 150, 100_000, 100_000)
 FULL = Scale(5, 300, 8, 250, 1_000_000, 10_000_000)
 
@@ -125,6 +127,8 @@ class Case:
     generator: bool = True  # whether it needs one
     once: bool = False  # however many rounds others have
     oftener: int = 1  # so many times the pieces that others have
+    anew: int = 1  # so often its servers are started in a round: two of a kind may differ more than their pieces do
+    missing: Callable[[], str] = lambda: ""  # what is not installed and it cannot do without, with what to do
 
     @property
     def is_load(self) -> bool:
@@ -138,7 +142,8 @@ class Measuring:
         self._bench, self.case = bench, case
         self.rounds = 1 if case.once else bench.rounds
         self.runs: dict[str, list[Run]] = {side.name: [] for side in case.sides}
-        self.failed: dict[str, str] = {}
+        lacking = case.missing()
+        self.failed = {side.name: lacking for side in case.sides} if lacking else {}  # why each side has
         self._order = Random(case.name)  # another in every round, and the same in another run of the suite
         self.done = 0  # rounds that came to their end
 
@@ -146,9 +151,10 @@ class Measuring:
         """One more round."""
         key = self.case.figures[0].key if self.case.figures else OUT
         before = set(self.failed)
-        for name, run in one_round(self._bench, self.case, self.failed, self._order).items():
-            self.runs[name].append(run)
-            self._bench.say(f"  {name}: {shown(run[key])} {key}")
+        for _ in range(self.case.anew):
+            for name, run in one_round(self._bench, self.case, self.failed, self._order).items():
+                self.runs[name].append(run)
+                self._bench.say(f"  {name}: {shown(run[key])} {key}")
         for name in self.failed.keys() - before:
             self._bench.say(f"  {name}: failed: {self.failed[name]}")
         self.done += 1
@@ -214,7 +220,7 @@ def one_round(bench: Bench, case: Case, failed: dict[str, str], order: Random) -
 def noted(failed: dict[str, str], name: str) -> Iterator[None]:
     try:
         yield
-    except (RunFailed, LogError, OSError, ImportError) as failure:
+    except (RunFailed, LogError, OSError, ImportError, ValueError, SubprocessError, HTTPException) as failure:
         failed.setdefault(name, str(failure))
 
 

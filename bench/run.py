@@ -5,6 +5,7 @@ import json
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import loads
 import picture
 import report
 from cases import CASES
-from rounds import FULL, QUICK, USUAL, Bench, Case, RunFailed, run_cases
+from rounds import FULL, QUICK, USUAL, Bench, Case, RunFailed, Scale, run_cases
 
 HERE = Path(__file__).resolve().parent
 
@@ -23,9 +24,10 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--list", action="store_true", help="name the cases")
     add("--only", metavar="PATTERN", action="append", help="these cases; * stands for any text (again for more)")
+    add("--also", metavar="PATTERN", action="append", help="these cases besides the usual ones, as the soak")
     add("--rounds", type=int, metavar="N", help=f"default {USUAL.rounds}, --quick {QUICK.rounds}, --full {FULL.rounds}")
     add("--quick", action="store_true", help="short runs: whether it works, and a first look")
-    add("--full", action="store_true", help="all cases, longer runs, Spark, the soak, a history of 10,000,000 messages")
+    add("--full", action="store_true", help="all cases, the soak too, and longer runs")
     add("--soak", type=float, default=10.0, metavar="MINUTES", help="how long the soak takes (default 10)")
     add("--json", metavar="FILE", type=Path, help="also write every single run to FILE")
     add(
@@ -42,13 +44,26 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def chosen(patterns: list[str] | None, full: bool) -> list[Case]:
-    for pattern in patterns or []:
+def chosen(only: Sequence[str], also: Sequence[str], scale: Scale) -> tuple[list[Case], list[str]]:
+    """The cases, and why others that are usual are left out; those that are named are not."""
+    for pattern in (*only, *also):
         if not any(fnmatch(case.name, pattern) for case in CASES):
             sys.exit(f"no case is called {pattern}; --list names them")
-    if not patterns:
-        return [case for case in CASES if full or not case.full]
-    return [case for case in CASES if any(fnmatch(case.name, pattern) for pattern in patterns)]
+    cases, left_out = [], []
+    for case in CASES:
+        if any(fnmatch(case.name, pattern) for pattern in (*only, *also)):
+            cases.append(case)
+        elif not only and usual(case, scale):
+            if lacking := case.missing():
+                left_out.append(f"{case.name} is left out: {lacking}")
+            else:
+                cases.append(case)
+    return cases, left_out
+
+
+def usual(case: Case, scale: Scale) -> bool:
+    """What is measured but once cannot be made short."""
+    return scale is FULL or not (case.full or (case.once and scale is QUICK))
 
 
 def say(text: str) -> None:
@@ -60,7 +75,8 @@ def main() -> int:
     if options.list:
         print("\n".join(f"{case.name:22} {case.title}{' (--full)' if case.full else ''}" for case in CASES))
         return 0
-    cases = chosen(options.only, options.full)
+    scale = QUICK if options.quick else FULL if options.full else USUAL
+    cases, left_out = chosen(options.only or (), options.also or (), scale)
     if trouble := loads.trouble(any(case.generator for case in cases)):
         sys.exit(trouble)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -69,7 +85,8 @@ def main() -> int:
         before = against.read(options.against) if options.against else None
     except RunFailed as failure:
         sys.exit(str(failure))
-    scale = QUICK if options.quick else FULL if options.full else USUAL
+    for line in left_out:
+        say(line)
     options.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="run-") as directory:
         bench = Bench(Path(directory), scale, options.rounds or scale.rounds, say, options.soak)
@@ -77,7 +94,7 @@ def main() -> int:
         results, whole = run_cases(bench, cases)
     if not whole:
         say("interrupted: what was started has been ended; what was done follows")
-    print(report.markdown(cases, results, about))
+    print(report.markdown(cases, results, about, left_out))
     if before is not None:
         print("\n" + against.markdown(before, results))
     if options.svg:

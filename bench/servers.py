@@ -109,9 +109,28 @@ listeners:
 plugins:
   amqtt.plugins.authentication.AnonymousAuthPlugin: {{allow_anonymous: true}}
 """
+
+
+@dataclass(frozen=True)
+class OnOneCore:
+    """A server that shares its core with the generator, as far as that runs there too: how long it takes to wake
+    another core is then not in the figures."""
+
+    server: Broker | Peer
+    listener = "tcp"
+    log = False
+
+    def log_in(self, _directory: Path) -> None:
+        return None
+
+    def command(self, port: int, directory: Path) -> list[str]:
+        return [*ONE_CORE, *self.server.command(port, directory)]
+
+
+ONE_CORE = ("taskset", "-c", str(max(os.sched_getaffinity(0))))
 RELAY = Relay()
 MOSQUITTO, NATS, AMQTT = Peer("Mosquitto", "mosquitto"), Peer("NATS", "nats-server"), Peer("amqtt", "amqtt")
-Server = Broker | Relay | Peer
+Server = Broker | Relay | Peer | OnOneCore
 
 
 @contextmanager

@@ -4,6 +4,8 @@ The log has 100-byte payloads over 1,000 topics and is sealed by the million. Th
 warms up and does not count. It is built once for all rounds.
 """
 
+import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 from inside import turns_of
 from rounds import Bench, Run, RunFailed
+from sparking import by_itself
 
 from smbroker.log.log import Log
 from smbroker.log.seal import seal_segment
@@ -24,13 +27,15 @@ ONE = "bench/0500"
 
 
 def source(bench: Bench) -> Run:
-    from smbroker.spark import decoded
-    from smbroker.spark.session import missing_java, session
-
-    if missing := missing_java():
-        raise RunFailed(missing)
     data = bench.directory / "spark-source"
     build(data)
+    return by_itself(__file__, data)
+
+
+def measured(data: Path) -> Run:
+    from smbroker.spark import decoded
+    from smbroker.spark.session import session
+
     spark = session("local[2]", **{"spark.log.level": "ERROR"})
     try:
         of_log = spark.read.format("smb").option("path", str(data))
@@ -73,3 +78,7 @@ def build(data: Path) -> None:
             for base in log.pending_seals:
                 seal_segment(log.directory, base)
     log.close()
+
+
+if __name__ == "__main__":
+    print(json.dumps(measured(Path(sys.argv[1]))))

@@ -1,27 +1,23 @@
-"""MQTT over TLS beside Mosquitto, in turns: `python bench/tls.py [--rounds N] [--messages N]`.
+"""MQTT over TLS beside Mosquitto, in turns. Needs OpenSSL with its headers, and mosquitto.
 
-Needs gcc, OpenSSL's headers (libssl-dev), openssl and mosquitto. A certificate is made on the spot; both servers get
-the same one, and agree with the generator on the same cipher, which is printed. Ratios are of medians of one run.
+A certificate is made on the spot; both servers get the same one, and agree with the generator on the same cipher.
 """
 
-import argparse
 import json
-import os
 import shutil
-import socket
-import statistics
 import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
-HERE = Path(__file__).resolve().parent
-LOAD = HERE / "build" / "tls_load"
-SMBBROKER = Path(sys.executable).parent / "smbbroker"
-MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
+from rounds import Bench, Run, RunFailed
+from servers import BUILD, MOSQUITTO, SMBBROKER, START_LIMIT, answers_connections, free_port, last_words, running
+
+SOURCE = Path(__file__).resolve().parent / "tls_load.c"
+LOAD = BUILD / "tls_load"
+HEADER = Path("/usr/include/openssl/ssl.h")
 MOSQUITTO_SETTINGS = """\
 listener {port} 127.0.0.1
 certfile {directory}/cert.pem
@@ -29,20 +25,67 @@ keyfile {directory}/key.pem
 allow_anonymous true
 max_queued_messages 0
 log_type none
-user {user}
+user root
 """
-CASES = (  # name, subscribers, bytes of a record (0: one for each message)
-    ("1 to 1", 1, 65_536),
-    ("1 to 10", 10, 65_536),
-    ("1 to 1, a record for each message", 1, 0),
-)
 WINDOW = 20_000  # messages
-START_LIMIT = 30.0  # seconds
+SIZE = 64
+RECORD = 65_536  # bytes
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
+@dataclass(frozen=True)
+class Way:
+    key: str
+    title: str
+    subscribers: int
+    record: int  # bytes that are written at a time; 0: a record for each message
+
+
+WAYS = (
+    Way("one", "1 → 1", 1, RECORD),
+    Way("ten", "1 → 10", 10, RECORD),
+    Way("single", "1 → 1, a record for each message", 1, 0),
+)
+
+
+def missing() -> str:
+    if not MOSQUITTO.path:
+        return "mosquitto is not installed"
+    if not shutil.which("openssl") or not HEADER.exists():
+        return "OpenSSL and its headers are not installed; on Debian: apt-get install openssl libssl-dev"
+    return ""
+
+
+def tls(bench: Bench) -> Run:
+    """Of each way SMB's rate ÷ Mosquitto's, by the medians of the rounds."""
+    directory = bench.new_directory()
+    build()
+    certify(directory)
+    deliveries = bench.scale.appended * 6 // 10
+    found: Run = {}
+    for way in WAYS:
+        ours, theirs = [], []
+        for _ in range(bench.rounds):
+            ours.append(rate(smb, way, deliveries, directory))
+            theirs.append(rate(mosquitto, way, deliveries // 3, directory))
+        found[way.key] = median(ours) / median(theirs)
+        found[f"{way.key}_per_s"] = median(ours)
+    shutil.rmtree(directory)
+    return found
+
+
+def build() -> None:
+    libraries = ("-lssl", "-lcrypto", "-lpthread")
+    try:
+        subprocess.run(["gcc", "-O2", "-Wall", "-o", LOAD, SOURCE, *libraries], check=True, capture_output=True)
+    except subprocess.CalledProcessError as error:
+        raise RunFailed(f"{SOURCE.name} cannot be built: {error.stderr.decode(errors='replace').rstrip()}") from error
+
+
+def certify(directory: Path) -> None:
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
+    files = ("-keyout", directory / "key.pem", "-out", directory / "cert.pem")
+    command = ("openssl", "req", "-x509", *curve, "-nodes", *files, "-days", "2", "-subj", "/CN=localhost")
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def smb(port: int, directory: Path) -> list[str]:
@@ -52,73 +95,24 @@ def smb(port: int, directory: Path) -> list[str]:
 
 def mosquitto(port: int, directory: Path) -> list[str]:
     file = directory / "mosquitto.conf"
-    user = os.environ.get("USER", "root")
-    file.write_text(MOSQUITTO_SETTINGS.format(port=port, directory=directory, user=user))
-    return [MOSQUITTO, "-c", str(file)]
+    file.write_text(MOSQUITTO_SETTINGS.format(port=port, directory=directory))
+    return [str(MOSQUITTO.path), "-c", str(file)]
 
 
-@contextmanager
-def running(command: list[str], port: int) -> Iterator[None]:
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + START_LIMIT
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    sys.exit(f"{command[0]} does not answer")
-                time.sleep(0.05)
-        yield
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def rate(server: str, case: tuple[str, int, int], messages: int, directory: Path) -> tuple[float, str]:
-    _, subscribers, record = case
+def rate(server: Callable[[int, Path], list[str]], way: Way, deliveries: int, directory: Path) -> float:
     port = free_port()
-    command = smb(port, directory) if server == "SMB" else mosquitto(port, directory)
-    with running(command, port):
-        words = [LOAD, *map(str, (port, messages // subscribers, 64, subscribers, record, WINDOW))]
-        found = json.loads(subprocess.run(words, check=True, capture_output=True).stdout)
-    return found["deliveries_per_second"], found["cipher"]
+    with running(server(port, directory), directory) as process:
+        deadline = time.monotonic() + START_LIMIT
+        while not answers_connections(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RunFailed(f"the server does not answer. {last_words(directory)}")
+            time.sleep(0.05)
+        return delivered((port, deliveries // way.subscribers, SIZE, way.subscribers, way.record, WINDOW))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--messages", type=int, default=600_000, help="deliveries of a run; Mosquitto gets a third")
-    options = parser.parse_args()
-    LOAD.parent.mkdir(exist_ok=True)
-    libraries = ("-lssl", "-lcrypto", "-lpthread")
-    subprocess.run(["gcc", "-O2", "-Wall", "-o", LOAD, HERE / "tls_load.c", *libraries], check=True)
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-        files = ["-keyout", f"{name}/key.pem", "-out", f"{name}/cert.pem"]
-        subprocess.run(
-            ["openssl", "req", "-x509", *curve, "-nodes", *files, "-days", "2", "-subj", "/CN=localhost"],
-            check=True,
-            capture_output=True,
-        )
-        for case in CASES:
-            rates: dict[str, list[float]] = {"SMB": [], "Mosquitto": []}
-            ciphers = set()
-            for _ in range(options.rounds):
-                for server, found in rates.items():
-                    count = options.messages if server == "SMB" else options.messages // 3
-                    speed, cipher = rate(server, case, count, directory)
-                    found.append(speed)
-                    ciphers.add(cipher)
-            ours, theirs = (statistics.median(found) for found in rates.values())
-            shown = " ".join(sorted(ciphers))
-            print(
-                f"{case[0]:36} SMB {ours:12,.0f}  Mosquitto {theirs:10,.0f}  {ours / theirs:5.1f} x  {shown}",
-                flush=True,
-            )
-
-
-if __name__ == "__main__":
-    main()
+def delivered(settings: Sequence[int]) -> float:
+    """A second."""
+    done = subprocess.run([LOAD, *map(str, settings)], capture_output=True)
+    if done.returncode:
+        raise RunFailed(done.stderr.decode(errors="replace").strip())
+    return float(json.loads(done.stdout)["deliveries_per_second"])

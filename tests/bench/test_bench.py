@@ -76,6 +76,84 @@ def test_list_names_the_cases_and_another_name_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("modules")
+def test_a_usual_case_that_lacks_something_is_left_out_unless_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import rounds
+
+    import run
+
+    def case(name: str, full: bool = False, once: bool = False, lacking: str = "") -> rounds.Case:
+        return rounds.Case(name, "", (), full=full, once=once, missing=lambda: lacking)
+
+    cases = (case("usual"), case("spark", once=True, lacking="there is no Java"), case("soak", full=True))
+    monkeypatch.setattr(run, "CASES", cases)
+
+    def names(only: tuple[str, ...], also: tuple[str, ...], scale: rounds.Scale) -> tuple[list[str], list[str]]:
+        chosen, left_out = run.chosen(only, also, scale)
+        return [case.name for case in chosen], left_out
+
+    left_out = ["spark is left out: there is no Java"]
+    assert names((), (), rounds.USUAL) == (["usual"], left_out)
+    assert names((), ("so*",), rounds.USUAL) == (["usual", "soak"], left_out)
+    assert names((), (), rounds.FULL) == (["usual", "soak"], left_out)
+    assert names((), (), rounds.QUICK) == (["usual"], [])
+    assert names(("spark",), (), rounds.QUICK) == (["spark"], [])
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_case_that_lacks_something_says_so_instead_of_running(tmp_path: Path) -> None:
+    import rounds
+
+    went: list[object] = []
+
+    def never(bench: object) -> rounds.Run:
+        went.append(bench)
+        return {"time_s": 1.0}
+
+    figures = (rounds.Figure("time_s", "time"),)
+    case = rounds.Case("a", "", (rounds.Side("a", never),), figures=figures, missing=lambda: "there is no Java")
+    (result,), whole = rounds.run_cases(rounds.Bench(tmp_path, rounds.QUICK, 1, lambda _: None), [case])
+    assert whole
+    assert result["failed"] == {"a": "there is no Java"}
+    assert not went
+
+
+@pytest.mark.usefixtures("modules")
+def test_servers_may_be_started_anew_within_a_round(tmp_path: Path) -> None:
+    import rounds
+
+    rates = iter((1.0, 2.0, 3.0, 4.0, 5.0, 6.0))
+    side = rounds.Side("a", lambda _: {"time_s": next(rates)})
+    case = rounds.Case("a", "", (side,), figures=(rounds.Figure("time_s", "time"),), anew=3)
+    (result,), _ = rounds.run_cases(rounds.Bench(tmp_path, rounds.QUICK, 2, lambda _: None), [case])
+    assert [run["time_s"] for run in result["sides"][0]["runs"]] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+@pytest.mark.usefixtures("modules")
+def test_what_is_wanted_and_was_not_seen_is_told_at_the_end() -> None:
+    import report
+    import rounds
+
+    def spread(middle: float) -> rounds.Spread:
+        return {"middle": middle, "least": middle, "most": middle}
+
+    figures = (
+        rounds.Figure("time_s", "time", wanted=rounds.Wanted(most=1.0)),
+        rounds.Figure("rate", "rate", "/s"),
+    )
+    ratios = (rounds.Ratio("SMB", "peer", wanted=rounds.Wanted(least=2.0)),)
+    case = rounds.Case("case", "", (), ratios, figures)
+    side = {"name": "SMB", "spread": {"time_s": spread(0.5), "rate": spread(7.0)}}
+    ratio = {"over": "SMB", "under": "peer", "ratio": spread(1.5)}
+    told = report.wanted_list([(case, {"sides": [side], "ratios": [ratio]})])
+    assert told.splitlines() == [
+        "**Wanted: 1 of 2 hold; not:**",
+        "- case: rate of SMB ÷ peer: **1.50** (1.50–1.50), wanted ≥ 2 ×",
+    ]
+    ratio["ratio"] = spread(2.0)
+    assert report.wanted_list([(case, {"sides": [side], "ratios": [ratio]})]) == "**Wanted: 2 of 2 hold.**"
+
+
+@pytest.mark.usefixtures("modules")
 def test_a_ratio_is_the_mean_of_the_rounds_ratios() -> None:
     import rounds
 
@@ -183,12 +261,13 @@ def test_a_case_that_is_interrupted_in_its_first_round_is_left_out(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("modules")
-def test_a_side_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [OSError("no server"), ValueError("no server"), None])
+def test_a_side_that_fails_is_named_and_the_others_go_on(tmp_path: Path, error: Exception | None) -> None:
     import report
     import rounds
 
     def fails(_bench: object) -> rounds.Run:
-        raise rounds.RunFailed("no server")
+        raise error or rounds.RunFailed("no server")
 
     figure = rounds.Figure("time_s", "time", wanted=rounds.Wanted(most=1.0))
     sides = (rounds.Side("sound", lambda _: {"time_s": 0.25}), rounds.Side("broken", fails))
