@@ -249,6 +249,7 @@ CASES = (
     mqtt("mqtt-16B", "MQTT QoS 0, 1 → 1, 16 bytes", BROKERS, size=16, full=True),
     mqtt("mqtt-1KB", "MQTT QoS 0, 1 → 1, 1 KB", BROKERS, size=1_024, window=1_000, full=True),
     mqtt("mqtt-64KB", "MQTT QoS 0, 1 → 1, 64 KB", BROKERS, oftener=3, size=65_536, window=16),
+    mqtt("mqtt-single", "MQTT QoS 0, 1 → 1, each message in a write of its own", BROKERS, single=1),
     mqtt("mqtt-5000-topics", "MQTT QoS 0, 1 → 1 over 5,000 topics in turn", (MOSQUITTO,), topics=5_000),
     mqtt("mqtt-qos1-1-1", "MQTT QoS 1, 1 → 1, window 100", (MOSQUITTO,), oftener=2, qos=1, window=100),
     mqtt("mqtt-qos2-1-1", "MQTT QoS 2, 1 → 1", (MOSQUITTO,), qos=2, window=100, full=True),

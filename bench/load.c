@@ -28,7 +28,7 @@ enum {
     ALONE = 20000,     /* up to so many a second each message leaves by itself, when it is due */
 };
 
-long port = 8080, size = 64, rate;
+long port = 8080, size = 64, rate, single;
 int64_t due;
 struct times {
     long counts[POWERS * STEPS], timed;
@@ -40,6 +40,7 @@ static const struct setting COMMON[] = {
     {"port", &port, 1, 65535, "the server's port on 127.0.0.1"},
     {"size", &size, 1, MAX_SIZE, "payload bytes"},
     {"rate", &rate, 0, 10000000, "messages a second that are offered; 0: all that the window lets through"},
+    {"single", &single, 0, 1, "1: each message in a write of its own, over TCP"},
     {"settle_ms", &settle_ms, 0, 60000, "milliseconds at the beginning of each piece whose times do not count"},
     {"warm_ms", &warm_ms, 0, 60000, "milliseconds before the run that counts"},
     {"run_ms", &run_ms, 1, 3600000, "milliseconds of the run that counts"},

@@ -3,7 +3,7 @@
  *   fan-out (the default)   every subscriber gets every message
  *   pairs=1                 publisher i to subscriber i, each pair with a topic of its own
  *
- * An answer is a delivery; without subscribers it is the acknowledgement. Messages that leave together share a write.
+ * An answer is a delivery; without subscribers it is the acknowledgement. Messages that leave together share a write, unless `single`.
  * Deliveries are acknowledged as their QoS asks. */
 #define _GNU_SOURCE
 #include "load.h"
@@ -179,7 +179,7 @@ static void send_by(long publisher, long count)
         memcpy(out + length + payload_at, payload(), size);
         finish(out + length, pairs ? publisher : next_message++ % topics);
         length += frame_length;
-        if (length >= OUT) {
+        if (length >= OUT || single) {
             send_whole(publishing[publisher].fd, out, length);
             length = 0;
         }

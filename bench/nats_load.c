@@ -64,7 +64,7 @@ static void send_by(long publisher, long count)
             stamp(out + length);
         memcpy(out + length + size, "\r\n", 2);
         length += size + 2;
-        if (length >= OUT) {
+        if (length >= OUT || single) {
             send_whole(publishing[publisher].fd, out, length);
             length = 0;
         }

@@ -11,6 +11,7 @@ OpenSSL sees a piece at a time, because its buffers stay as large as they once w
 import asyncio
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from smbroker.model.errors import ProtocolError
@@ -19,6 +20,7 @@ from smbroker.server.gate import Gate
 from smbroker.server.turn import Turn
 
 PIECE = 128 << 10  # bytes
+RECORD = 16 << 10  # bytes that a record holds at most
 
 MakeProtocol = Callable[[], asyncio.Protocol]
 
@@ -31,7 +33,6 @@ class TlsDoor:
         self.gate = gate
         self.certificates = certificates
         self.timeout = timeout
-        self.buffer = memoryview(bytearray(PIECE))  # for whoever decrypts at the moment
 
     def around(self, make: MakeProtocol) -> MakeProtocol:
         return lambda: Tls(self, make)
@@ -54,6 +55,8 @@ class Tls(asyncio.Protocol, asyncio.Transport):
         self._outgoing = ssl.MemoryBIO()
         self._context = door.certificates.context
         self._object = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        # What stands behind the object does the same without a step of Python, a sixth of what a short record costs.
+        self._record: Callable[[], bytes] = partial(getattr(self._object, "_sslobj", self._object).read, RECORD)
 
     # --- the socket's transport calls ---
 
@@ -215,39 +218,32 @@ class Tls(asyncio.Protocol, asyncio.Transport):
 
     def _read(self) -> None:
         assert self._protocol
-        while not self._closing:
-            try:
-                size, ended = self._decrypt()
-            except ssl.SSLError as error:
-                self._fail(ProtocolError("tls_broken", f"TLS: {_reason(error)}"))
-                return
-            if size:
-                self._protocol.data_received(bytes(self._door.buffer[:size]))
-            if self._outgoing.pending and not self._closing:
-                self._send()  # an answer of TLS itself
-            if ended:
-                self._ended()
-                return
-            if size < PIECE:
-                return
-
-    def _decrypt(self) -> tuple[int, bool]:
-        """How much is in the buffer now, and whether that was the last."""
-        pending, buffer, read = self._object.pending, self._door.buffer, self._object.read
-        size = 0
         try:
-            while size < PIECE:
-                got = cast(int, read(PIECE - size, buffer[size:]))
-                if not got:
-                    return size, True
-                size += got
-                if not self._incoming.pending and not pending():
-                    break
+            data, ended = self._decrypt()
+        except ssl.SSLError as error:
+            self._fail(ProtocolError("tls_broken", f"TLS: {_reason(error)}"))
+            return
+        if data:
+            self._protocol.data_received(data)
+        if self._outgoing.pending and not self._closing:
+            self._send()  # an answer of TLS itself
+        if ended:
+            self._ended()
+
+    def _decrypt(self) -> tuple[bytes, bool]:
+        """All records that are here, which is no more than came, and whether the other side will send no more."""
+        records: list[bytes] = []
+        try:
+            records.append(self._record())
+            if self._incoming.pending or self._object.pending():
+                records.extend(iter(self._record, b""))
+            elif records[0]:
+                return records[0], False
         except ssl.SSLWantReadError:
-            pass
+            return b"".join(records), False
         except ssl.SSLZeroReturnError:
-            return size, True
-        return size, False
+            pass
+        return b"".join(records), True
 
     def _ended(self) -> None:
         """The other side has said that it will send no more."""

@@ -33,6 +33,7 @@ from smbroker.server.commits import Ack, Commits, Told
 from smbroker.server.config import Config
 from smbroker.server.console import Console, printable
 from smbroker.server.followers import Followers
+from smbroker.server.gathering import REST, Gathering
 from smbroker.server.history import History
 from smbroker.server.lane import LONE_READS, MOST_LONE_READS, SMALL_READ, Lanes
 
@@ -74,6 +75,7 @@ class Turn:
         self.lone = False  # the last turn that waited for other reads had one; of those that tell (`begin_read`)
         self.at_once = 0  # reads since then …
         self.patience = LONE_READS  # … until one waits for others
+        self._gathering = Gathering()
         self._later: list[Callable[[], None]] = []
         self.told_no_log: set[Dialect] = set()
         self._relayed: Callable[[Columns], None] | None = None  # without a log: hears what was delivered
@@ -358,7 +360,10 @@ class Turn:
         if self.scheduled and self._reads:
             lone = self._reads == 1 and not self.behind
             self.patience = min(2 * self.patience, MOST_LONE_READS) if lone and self.lone else LONE_READS
-            self.lone = lone
+            self.lone = lone and not self._gathering.on
+            if self._gathering.due(self._reads + self.at_once):
+                self.lanes.account()
+                self._gathering.judge(self.stats.received[Dialect.MQTT])
             self.at_once = 0
         self.scheduled = False
         self._reads = 0
@@ -376,6 +381,8 @@ class Turn:
                 self.begin()
         if self.console.waits and self.console.write() and self._console_timer is None:
             self._console_timer = self.loop.call_later(CONSOLE_RETRY, self._retry_console)
+        if self._gathering.on:
+            time.sleep(REST)
 
     def _retry_console(self) -> None:
         self._console_timer = None
