@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from smbroker.server.gathering import BUSY, LOOK, MOST_PATIENCE, PATIENCE, SMALL_READ, WINDOW, Gathering
+from smbroker.server.gathering import AGAIN, BUSY, LOOK, MOST_PATIENCE, PATIENCE, SMALL_READ, WINDOW, Gathering
 
 READS = 2 * LOOK
 
@@ -39,6 +39,16 @@ def test_it_is_kept_as_well_if_as_many_come_with_less_work() -> None:
     load = Load()
     assert load.window(1_000)
     assert load.window(1_000, busy=0.5)
+
+
+def test_it_has_to_show_again_that_it_pays() -> None:
+    load = Load()
+    load.window(1_000)
+    while load.window(2_000) and load.time < 2 * AGAIN:
+        pass
+    assert load.time == pytest.approx(AGAIN, abs=4 * WINDOW)
+    assert load.window(1_900), "it is tried at once …"
+    assert not load.window(1_900), "… and brings nothing any more"
 
 
 def test_a_loop_with_time_to_spare_does_not_rest() -> None:

@@ -4,8 +4,8 @@ A client that writes each message by itself wakes the broker for each, and both 
 While the loop is busy nearly all of the time, resting is tried; it goes on as long as it pays: more messages come
 through, or as many with less work. A broker that has time to spare never rests: nobody waits longer than necessary.
 
-    off ──busy, small reads──► on trial ──it pays──► on ──fewer come than without──► off
-     ▲                            └──it does not: for a while not again──► off
+    off ──busy, small reads──► on trial ──it pays──► on ──fewer come than without, or a second has passed──► off
+                                  └──it does not: for a while not again──► off
 """
 
 from collections.abc import Callable
@@ -21,6 +21,7 @@ SMALL_READ = 300  # … while a read has no more messages than that
 MORE = 1.15  # it pays if so many times the messages come, …
 AS_MANY, LESS_WORK = 0.95, 0.75  # … or as many with that much of the work
 FEWER = 0.8  # of the messages without it: whatever has changed, it is over
+AGAIN = 1.0  # seconds after which it has to show once more that it pays: a machine may have become faster meanwhile
 PATIENCE, MOST_PATIENCE = 0.1, 30.0  # seconds until it is tried again: twice as long each time
 
 
@@ -34,7 +35,9 @@ class Rest(Enum):
 
 
 class Gathering:
-    __slots__ = ("_clock", "_last", "_not_before", "_patience", "_processor", "_reads", "_state", "_without", "on")
+    __slots__ = (
+        "_clock", "_last", "_not_after", "_not_before", "_patience", "_processor", "_reads", "_state", "_without", "on",
+    )  # fmt: skip
 
     def __init__(self, clock: Clock = perf_counter, processor: Clock = process_time) -> None:
         self._clock = clock
@@ -45,7 +48,7 @@ class Gathering:
         self._last = clock(), processor(), 0  # … which was then, with so many messages
         self._without = 0.0, 0.0  # before it was tried: messages a second, and the processor time of each
         self._patience = PATIENCE
-        self._not_before = 0.0
+        self._not_before = self._not_after = 0.0
 
     def due(self, reads: int) -> bool:
         """So many reads more; whether it is time to `judge`."""
@@ -65,12 +68,13 @@ class Gathering:
                 self._turn(Rest.TRIAL)
             case Rest.TRIAL if self._pays(rate, cost):
                 self._patience = PATIENCE
+                self._not_after = now + AGAIN
                 self._turn(Rest.ON)
             case Rest.TRIAL:
                 self._not_before = now + self._patience
                 self._patience = min(2 * self._patience, MOST_PATIENCE)
                 self._turn(Rest.OFF)
-            case Rest.ON if rate < FEWER * self._without[0]:
+            case Rest.ON if now >= self._not_after or rate < FEWER * self._without[0]:
                 self._turn(Rest.OFF)
 
     def _pays(self, rate: float, cost: float) -> bool:
