@@ -114,7 +114,7 @@ def latency(rate: int, *, full: bool = False) -> Case:
         _p99_beside_mosquitto() if MOSQUITTO.path and rate == 5_000 else (),
         tuple(Figure(key, title, "µs") for key, title in keys),
         full=full,
-        anew=3,
+        anew=5,
     )
 
 

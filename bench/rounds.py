@@ -1,4 +1,4 @@
-"""Rounds: the sides of a case take turns (A, B, A, B, …), and a ratio is the mean of the rounds' ratios.
+"""Rounds: the sides of a case take turns (A, B, A, B, …), and a ratio is the geometric mean of the rounds' ratios.
 
 All cases have their first round, then all their second, and so on: a machine that is slow for some minutes, to one
 kind of server more than to another, does not have all rounds of a case.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from random import Random
-from statistics import mean
+from statistics import geometric_mean, mean
 from subprocess import SubprocessError
 from typing import Any, Protocol, TypeAlias
 
@@ -29,6 +29,7 @@ OUT = "out_per_s"  # deliveries or acknowledgements
 COST = "us_per_answer"  # the time that one of them takes
 CPU = "cpu_s_per_million"
 P99 = "p99_us"
+MANY_ROUNDS = 8  # from which on the outer ones need not count
 PIECES = "pieces"
 
 
@@ -239,10 +240,15 @@ def compared(ratio: Ratio, over: Sequence[Run], under: Sequence[Sequence[Run]]) 
 
 
 def ratio_of(over: Sequence[Run], under: Sequence[Sequence[Run]], key: str) -> Spread | None:
-    """The mean of the rounds', and the least and most of them."""
+    """The geometric mean of the rounds', so that A ÷ B is the inverse of B ÷ A, and the least and most of them.
+
+    Where servers are started anew often it is that of the middle half: one of them may be held up by its place."""
     rounds = zip(over, zip(*under, strict=True), strict=True)
     each = [of_round([one], others, key) for one, others in rounds if all(other[key] for other in others)]
-    return {"middle": mean(each), "least": min(each), "most": max(each)} if each else None
+    if not each:
+        return None
+    kept = middle_half(each) if len(each) > MANY_ROUNDS else each
+    return {"middle": geometric_mean(kept) if all(kept) else 0.0, "least": min(each), "most": max(each)}
 
 
 def of_round(over: Sequence[Run], under: Sequence[Run], key: str) -> float:
@@ -259,8 +265,12 @@ def in_pieces(run: Run, key: str) -> list[float]:
 
 def middle(values: Sequence[float]) -> float:
     """The mean of the middle half; of three that is the median."""
+    return mean(middle_half(values))
+
+
+def middle_half(values: Sequence[float]) -> list[float]:
     cut = (len(values) + 1) // 4
-    return mean(sorted(values)[cut : len(values) - cut])
+    return sorted(values)[cut : len(values) - cut]
 
 
 def spreads(runs: Sequence[Run]) -> dict[str, Spread]:

@@ -154,13 +154,19 @@ def test_what_is_wanted_and_was_not_seen_is_told_at_the_end() -> None:
 
 
 @pytest.mark.usefixtures("modules")
-def test_a_ratio_is_the_mean_of_the_rounds_ratios() -> None:
+def test_a_ratio_is_the_geometric_mean_of_the_rounds_ratios() -> None:
     import rounds
 
-    over = [{"rate": value} for value in (10.0, 90.0, 30.0)]
-    under = [{"rate": value} for value in (10.0, 30.0, 60.0)]
-    assert rounds.ratio_of(over, [under], "rate") == {"middle": 1.5, "least": 0.5, "most": 3.0}
-    assert rounds.ratio_of(over, [under, over], "rate") == {"middle": 1.0 + 1 / 18, "least": 2 / 3, "most": 1.5}
+    def ratio(over: list[float], *under: list[float]) -> rounds.Spread | None:
+        sides = ([{"rate": value} for value in side] for side in (over, *under))
+        return rounds.ratio_of(next(sides), list(sides), "rate")
+
+    over, under = [10.0, 80.0, 30.0], [10.0, 20.0, 60.0]  # 1, 4 and ½
+    assert ratio(over, under) == {"middle": pytest.approx(2 ** (1 / 3)), "least": 0.5, "most": 4.0}
+    assert ratio(under, over) == {"middle": pytest.approx(2 ** (-1 / 3)), "least": 0.25, "most": 2.0}
+    assert ratio(over, over, over) == {"middle": pytest.approx(1.0), "least": 1.0, "most": 1.0}
+    assert ratio([0.0, 1.0, 1.0], under) == {"middle": 0.0, "least": 0.0, "most": 0.05}
+    assert ratio([1.0] * 7 + [1_000.0, 0.001], [1.0] * 9) == {"middle": 1.0, "least": 0.001, "most": 1_000.0}
 
 
 @pytest.mark.usefixtures("modules")
