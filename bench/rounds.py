@@ -29,7 +29,7 @@ OUT = "out_per_s"  # deliveries or acknowledgements
 COST = "us_per_answer"  # the time that one of them takes
 CPU = "cpu_s_per_million"
 P99 = "p99_us"
-MANY_ROUNDS = 8  # from which on the outer ones need not count
+MANY_ROUNDS = 8  # from which on the outer ones do not count
 PIECES = "pieces"
 
 
@@ -247,7 +247,7 @@ def ratio_of(over: Sequence[Run], under: Sequence[Sequence[Run]], key: str) -> S
     each = [of_round([one], others, key) for one, others in rounds if all(other[key] for other in others)]
     if not each:
         return None
-    kept = middle_half(each) if len(each) > MANY_ROUNDS else each
+    kept = middle_half(each) if len(each) >= MANY_ROUNDS else each
     return {"middle": geometric_mean(kept) if all(kept) else 0.0, "least": min(each), "most": max(each)}
 
 

@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,26 @@ def run(*options: str, folder: Path | None = None) -> subprocess.CompletedProces
 
 
 # --- what it says when it starts ---
+
+
+TELLS_OF_THE_TOKEN = """\
+import sys
+from pathlib import Path
+from smbroker.cli.broker import main
+from smbroker.server.console import Console
+say, token = Console.say, Path(sys.argv[1], "pipeline.token")
+Console.say = lambda console, line: say(console, f"{line} {token.exists()}")
+main(["--data", *sys.argv[1:]])
+"""
+
+
+def test_the_token_is_there_before_it_says_ready(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TELLS_OF_THE_TOKEN, tmp_path / "data", "--listen", "web://127.0.0.1:0"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        lines = [process.stdout.readline().split() for _ in range(2)]
+        process.terminate()
+    assert [(line[0], line[-1]) for line in lines] == [("listening", "False"), ("ready", "True")]
 
 
 def test_a_line_per_listener_in_order_then_ready_on_standard_output() -> None:

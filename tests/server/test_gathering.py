@@ -1,10 +1,14 @@
 """When the loop rests after a turn: only while it is busy, and only while that brings more messages."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 
-from smbroker.server.gathering import AGAIN, BUSY, LOOK, MOST_PATIENCE, PATIENCE, SMALL_READ, WINDOW, Gathering
+from server.turns import FRAME, House
+from smbroker.model.message import Dialect
+from smbroker.server import turn as turns
+from smbroker.server.gathering import AGAIN, BUSY, LOOK, MOST_PATIENCE, PATIENCE, REST, SMALL_READ, WINDOW, Gathering
 
 READS = 2 * LOOK
 
@@ -93,3 +97,67 @@ def test_few_reads_are_no_reason_to_ask_for_the_time() -> None:
     asked.clear()
     assert not gathering.due(LOOK - 1)
     assert not asked
+
+
+# --- in the turn ---
+
+
+class Busy(House):
+    """A turn that is always busy, by a clock of its own, and notes when it rests."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.time = 0.0
+        self.rests: list[float] = []
+        self.turn._gathering = Gathering(lambda: self.time, lambda: self.time)
+        monkeypatch.setattr(turns.time, "sleep", self.rests.append)
+
+    def flood(self) -> None:
+        """Until it is tried."""
+        while not self.turn._gathering.on:
+            for _ in range(LOOK):
+                self.read()
+            self.time += WINDOW
+
+
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
+    made = Busy(monkeypatch)
+    yield made
+    made.loop.close()
+
+
+def test_turns_that_have_read_rest_while_it_is_tried_and_no_others(busy: Busy) -> None:
+    busy.read()
+    assert busy.rests == []
+    busy.flood()
+    before = len(busy.rests)
+    busy.read()
+    assert busy.rests[before:] == [REST]
+    busy.turn.begin()
+    busy.turn.end()
+    assert len(busy.rests) == before + 1, "others, and acknowledgements, do not wait"
+
+
+def test_while_it_is_tried_there_are_no_lanes(busy: Busy) -> None:
+    busy.subscriber()
+    busy.read()
+    lane = busy.lane()
+    assert lane
+    assert lane.take(FRAME)
+    busy.flood()
+    assert not lane.take(FRAME)
+
+
+def test_what_left_by_lanes_and_what_others_sent_counts(busy: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy.subscriber()
+    busy.read()
+    lane = busy.lane()
+    assert lane
+    seen: list[int] = []
+    monkeypatch.setattr(Gathering, "judge", lambda _, messages: seen.append(messages))
+    assert all(lane.take(FRAME) for _ in range(LOOK))
+    busy.turn.stats.received[Dialect.SEMICOLON] += 1_000
+    busy.time += WINDOW
+    busy.read()
+    assert seen == [1_000 + LOOK]

@@ -10,7 +10,7 @@ through, or as many with less work. A broker that has time to spare never rests:
 
 from collections.abc import Callable
 from enum import Enum, auto
-from time import perf_counter, process_time
+from time import perf_counter, thread_time
 from typing import TypeAlias
 
 REST = 150e-6  # seconds; the system adds a third
@@ -39,7 +39,7 @@ class Gathering:
         "_clock", "_last", "_not_after", "_not_before", "_patience", "_processor", "_reads", "_state", "_without", "on",
     )  # fmt: skip
 
-    def __init__(self, clock: Clock = perf_counter, processor: Clock = process_time) -> None:
+    def __init__(self, clock: Clock = perf_counter, processor: Clock = thread_time) -> None:
         self._clock = clock
         self._processor = processor
         self.on = False  # the loop rests after each turn
@@ -56,7 +56,7 @@ class Gathering:
         return (self.on or self._reads >= LOOK) and self._clock() - self._last[0] >= WINDOW
 
     def judge(self, messages: int) -> None:
-        """So many have come in all."""
+        """So many have come in all, whoever sent them: rest must not cost others more than it brings."""
         now, processor, reads = self._clock(), self._processor(), self._reads
         (then, used, before), self._last = self._last, (now, processor, messages)
         self._reads = 0

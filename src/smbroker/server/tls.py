@@ -217,33 +217,34 @@ class Tls(asyncio.Protocol, asyncio.Transport):
             self._host = ""
 
     def _read(self) -> None:
-        assert self._protocol
-        try:
-            data, ended = self._decrypt()
-        except ssl.SSLError as error:
-            self._fail(ProtocolError("tls_broken", f"TLS: {_reason(error)}"))
+        if self._closing:
             return
+        assert self._protocol
+        data, end = self._decrypt()
         if data:
             self._protocol.data_received(data)
-        if self._outgoing.pending and not self._closing:
+        if self._closing:
+            return
+        if self._outgoing.pending:
             self._send()  # an answer of TLS itself
-        if ended:
+        if isinstance(end, ssl.SSLZeroReturnError):
             self._ended()
+        elif end:
+            self._fail(ProtocolError("tls_broken", f"TLS: {_reason(end)}"))
 
-    def _decrypt(self) -> tuple[bytes, bool]:
-        """All records that are here, which is no more than came, and whether the other side will send no more."""
+    def _decrypt(self) -> tuple[bytes, ssl.SSLError | None]:
+        """All records that are here, which is no more than came, and why there will be none after them."""
         records: list[bytes] = []
         try:
             records.append(self._record())
-            if self._incoming.pending or self._object.pending():
-                records.extend(iter(self._record, b""))
-            elif records[0]:
-                return records[0], False
+            if records[0] and not self._incoming.pending and not self._object.pending():
+                return records[0], None
+            records.extend(iter(self._record, b""))
         except ssl.SSLWantReadError:
-            return b"".join(records), False
-        except ssl.SSLZeroReturnError:
-            pass
-        return b"".join(records), True
+            return b"".join(records), None
+        except ssl.SSLError as error:
+            return b"".join(records), error
+        return b"".join(records), ssl.SSLZeroReturnError()  # an empty record: the other side has ended
 
     def _ended(self) -> None:
         """The other side has said that it will send no more."""

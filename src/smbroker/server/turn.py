@@ -360,13 +360,13 @@ class Turn:
         if self.scheduled and self._reads:
             lone = self._reads == 1 and not self.behind
             self.patience = min(2 * self.patience, MOST_LONE_READS) if lone and self.lone else LONE_READS
-            self.lone = lone and not self._gathering.on
             if self._gathering.due(self._reads + self.at_once):
                 self.lanes.account()
-                self._gathering.judge(self.stats.received[Dialect.MQTT])
+                self._gathering.judge(self.stats.received.total())
+            self.lone = lone and not self._gathering.on
             self.at_once = 0
         self.scheduled = False
-        self._reads = 0
+        reads, self._reads = self._reads, 0
         if self.inbound.topics or self._acks:
             self.settle()
         self._flush()
@@ -381,7 +381,7 @@ class Turn:
                 self.begin()
         if self.console.waits and self.console.write() and self._console_timer is None:
             self._console_timer = self.loop.call_later(CONSOLE_RETRY, self._retry_console)
-        if self._gathering.on:
+        if reads and self._gathering.on:
             time.sleep(REST)
 
     def _retry_console(self) -> None:

@@ -117,17 +117,23 @@ class Runner:
 
     # --- files ---
 
-    def _look_at_files(self, once: bool) -> None:
+    def _files(self) -> dict[str, tuple[Path, bool]]:
+        """By the pipeline's name, and whether it is built in."""
         found: dict[str, tuple[Path, bool]] = {}
         for name in self._wanted.builtin:
             found[name] = (next(BUILTIN.glob(f"{name}.*")), True)
         for file in files.files_in(self._wanted.directory) if self._wanted.directory else ():
             key = file.stem if found.get(file.stem, (file, True))[1] else file.name  # a second file of one name
             found[key] = (file, False)
+        return found
+
+    def _look_at_files(self, once: bool) -> None:
+        found = self._files()
         for name in list(self._entries):
             if name not in found:
                 self._remove(name)
                 self._talk.say(f"{name}: stopped, its file is gone")
+        new: list[_Entry] = []
         for name, (file, builtin) in found.items():
             if self._wanted.names and name not in self._wanted.names:
                 continue
@@ -138,10 +144,13 @@ class Runner:
             if entry:
                 self._remove(name)
                 self._talk.say(f"{name}: {file.name} has changed")
-            made = _Entry(file, builtin, signature, PipelineStatus(name, str(file), since=status.now()))
-            self._entries[name] = made
-            self._begin(made, once)
+            new.append(_Entry(file, builtin, signature, PipelineStatus(name, str(file), since=status.now())))
+            self._entries[name] = new[-1]
+        for entry in new:
+            if self.stopping.is_set():
+                return
             self._write_status()  # the first ones take some seconds each: nobody should think that none runs
+            self._begin(entry, once)
 
     def _remove(self, name: str) -> None:
         entry = self._entries.pop(name)
