@@ -13,9 +13,10 @@ from threading import Timer
 from typing import NamedTuple
 
 from rounds import COST, CPU, OUT, P99, PIECES, Bench, Run, RunFailed
-from servers import BUILD, Server, machine_seconds, processor_seconds, settle, started
+from servers import BUILD, SETTLED, Server, machine_seconds, processor_seconds, settle, started
 
 from smbroker.log.reader import LogReader
+from smbroker.log.segments import TAIL
 
 HERE = Path(__file__).resolve().parent
 SOURCES = {
@@ -30,7 +31,7 @@ SOURCES = {
 FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra")
 LIMIT = 60.0  # seconds for subscribing, and for what is under way at the end of a piece
 GATHERING = 0.05  # seconds that the broker may gather messages for before it writes them
-LOG_LIMIT = 5.0  # seconds that a log may go on writing and sealing before others have their turn
+LOG_LIMIT = 10.0  # seconds that a log may go on writing and sealing before others have their turn
 
 
 def trouble(with_loads: bool) -> str:
@@ -72,7 +73,7 @@ class Meter:
     """What a server has used and logged so far."""
 
     def __init__(self, pid: int, log: Path | None) -> None:
-        self._pid = pid
+        self._pid, self._log = pid, log
         self._reader = LogReader(log) if log else None
 
     def read(self) -> "Reading":
@@ -91,9 +92,12 @@ class Meter:
             time.sleep(0.001)
 
     def settle(self) -> None:
-        """Until nothing is written or sealed: that would be others' time."""
-        if self.has_log:
-            settle(self._pid, time.monotonic() + LOG_LIMIT)
+        """Until nothing is written, sealed or left to be sealed: that would be others' time."""
+        deadline = time.monotonic() + LOG_LIMIT
+        if self._log:
+            while sum(1 for _ in self._log.glob(f"*{TAIL}")) > 1 and time.monotonic() < deadline:
+                time.sleep(SETTLED)
+            settle(self._pid, deadline)
 
     @property
     def logged(self) -> int:

@@ -17,7 +17,7 @@ DIGITS = "".join(random.Random(7).choices("0123456789abcdef", k=80 * MANY))
 
 def laid(columns: Columns) -> tuple[bytes, pa.RecordBatch]:
     (batch,) = batches_of([columns], 7)
-    pieces = laid_out(batch.rows, Frame(7, 3, batch.first_ts, batch.last_ts, len(columns)))
+    pieces = laid_out(batch.rows, Frame(7, 3, batch.first_ts, batch.last_ts, len(columns))).stamped()
     return b"".join(pieces), batch.rows
 
 

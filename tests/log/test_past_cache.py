@@ -9,8 +9,11 @@ import pytest
 from logkit import QuickDisk, mixed_turn, rows_of, texts_of, turn
 
 from smbroker.log import log as logs
+from smbroker.log import many, past_cache
+from smbroker.log.arrays import batches_of
 from smbroker.log.disk import Disk, write_all
-from smbroker.log.layout import Piece
+from smbroker.log.format import Frame, checked_frame_at
+from smbroker.log.layout import Message, Piece
 from smbroker.log.log import Log
 from smbroker.log.past_cache import BLOCK, BUFFER, PastCache
 from smbroker.log.reader import LogReader
@@ -60,6 +63,34 @@ def test_the_file_has_what_was_written_and_zeros_to_the_end_of_the_block(tmp_pat
     disk.close(handle)
 
 
+def a_message(rows: int) -> Message:
+    (batch,) = batches_of([turn(["x" * 40] * rows)], 7)
+    return many.laid_out(batch.rows, Frame(7, 3, batch.first_ts, batch.last_ts, rows))
+
+
+def test_messages_get_their_crc_on_the_way_wherever_the_memory_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [len(b"".join(a_message(rows).stamped())) for rows in (30, 300)]
+    blocks = -(-(2 * sizes[1]) // BLOCK)
+    exactly = blocks * BLOCK - 2 * sizes[1]  # so that two of them end where the memory does
+    disk = QuickDisk()
+    for buffer in (BLOCK, 2 * BLOCK, sizes[1] // BLOCK * BLOCK + BLOCK, blocks * BLOCK, BUFFER):
+        for begin in (0, 1, exactly, BLOCK - 1, BLOCK):
+            monkeypatch.setattr(past_cache, "BUFFER", buffer)
+            handle = disk.create(tmp_path / "file")
+            past = PastCache(disk, handle)
+            assert past.write([b"<" * begin], 0) == begin
+            pieces: list[Piece | Message] = [a_message(300), a_message(300), b"plain", a_message(30), a_message(300)]
+            end = past.write(pieces, begin)
+            disk.close(handle)
+            found = (tmp_path / "file").read_bytes()
+            wanted = [b"<" * begin]
+            wanted += [b"".join(one.stamped()) if isinstance(one, Message) else one for one in pieces]
+            assert found[:end] == b"".join(wanted)
+            assert isinstance(checked_frame_at(found, begin), Frame)
+
+
 def test_a_disk_that_takes_nothing_is_an_error(tmp_path: Path) -> None:
     class Nothing(QuickDisk):
         def pwrite_past_cache(self, handle: int, blocks: memoryview, position: int) -> int:  # noqa: ARG002
@@ -97,8 +128,8 @@ def test_a_bug_while_an_append_is_written_leaves_nothing_of_it(tmp_path: Path, m
     with monkeypatch.context() as patch:
         patch.setattr(logs, "LARGE", 0)
 
-        def bug(past: PastCache, pieces: list[bytes], position: int) -> int:
-            write_all(past._disk, past._handle, b"".join(pieces), position)
+        def bug(past: PastCache, pieces: list[Message], position: int) -> int:
+            write_all(past._disk, past._handle, b"".join(pieces[0].stamped()), position)
             raise LookupError
 
         patch.setattr(PastCache, "write", bug)

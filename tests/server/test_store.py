@@ -4,10 +4,12 @@ import asyncio
 import errno
 import json
 import os
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -176,7 +178,7 @@ async def seen_of_a_seal(data: Path, monkeypatch: pytest.MonkeyPatch) -> set[tup
                 seen.add((os.getsid(pid) == pid, os.getpriority(os.PRIO_PROCESS, pid), of_session))
             except (ProcessLookupError, FileNotFoundError):
                 pass
-    assert task.result()
+    assert task.result() == 0, "there may be more"
     await broker.store.stop()
     await broker.store.close()
     return seen
@@ -253,7 +255,7 @@ async def sealed_of(data: Path, tails: int, settings: LogSettings) -> list[int]:
     for _ in range(tails):
         log.append([Columns(1, [b"t"], [b"x"], [Kind.BYTES], [ORIGIN])])
         log.rotate()
-    assert await broker.store._seal_closed()
+    assert await broker.store._seal_closed() == 0
     await broker.store.stop()
     await broker.store.close()
     return sorted(int(path.stem) for path in (data / "log").glob("*.parquet"))
@@ -263,3 +265,42 @@ def test_small_tails_are_put_together_up_to_what_a_segment_may_have(tmp_path: Pa
     """Retention removes whole segments."""
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(asyncio.run, sealed_of(tmp_path, 5, LogSettings(seal_rows=2))).result() == [0, 2, 4]
+
+
+async def sealed_in_a_flood(data: Path, tails: int, messages: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses after three looks: so many tails were closed, and so many messages came, before the first."""
+    broker = Broker(asyncio.get_running_loop(), replace(Config(), data=str(data), quiet=True), {})
+    assert broker.store
+    log, seen = broker.store._log, 0
+    for _ in range(tails):
+        log.append([Columns(1, [b"t"], [b"x"], [Kind.BYTES], [ORIGIN])])
+        log.rotate()
+    pauses = []
+    for _ in range(3):
+        broker.store._seen = (time.monotonic() - 0.5, seen)
+        seen = messages
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.store._commits.recent, "next", messages)
+            patch.setattr(broker.store, "_notes_applied", partial(asyncio.sleep, 0, True))
+            pauses.append(await broker.store._seal_closed())
+    await broker.store.stop()
+    await broker.store.close()
+    return pauses
+
+
+@pytest.mark.parametrize(
+    ("tails", "messages", "pauses"),
+    [
+        (3, store.FLOOD, [store.FLOOD_CARE, 0, store.CARE]),
+        (3, store.FLOOD // 2, [0, store.CARE, store.CARE]),
+        (store.FLOOD_TAILS, store.FLOOD, [0, store.CARE, store.CARE]),
+        (0, store.FLOOD, [store.CARE] * 3),
+    ],
+    ids=["in a flood", "in no flood", "in one that lasts", "nothing to seal"],
+)
+def test_sealing_gives_way_to_a_flood_but_not_for_ever(
+    tmp_path: Path, tails: int, messages: int, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(asyncio.run, sealed_in_a_flood(tmp_path, tails, messages, monkeypatch)).result()
+    assert found == pauses

@@ -42,17 +42,23 @@ class Batch(NamedTuple):
 
 def batches_of(turns: Sequence[Columns], base: int) -> Iterator[Batch]:
     """All rows of the turns, in order, the first at offset `base`; at least one batch, if only an empty one."""
+    for group, rows in groups_of(turns):
+        yield batch_of(group, rows, base)
+        base += rows
+
+
+def groups_of(turns: Sequence[Columns]) -> Iterator[tuple[list[Columns], int]]:
+    """What goes into one record batch, and its rows; at least one, if only an empty one."""
     group: list[Columns] = []
     rows = size = 0
     for piece, length in chain.from_iterable(map(_pieces, turns)):
         if group and (rows + len(piece) > MAX_ROWS or size + length > MAX_BYTES):
-            yield _batch(group, rows, base)
-            base += rows
+            yield group, rows
             group, rows, size = [], 0, 0
         group.append(piece)
         rows += len(piece)
         size += length
-    yield _batch(group, rows, base)
+    yield group, rows
 
 
 def _pieces(columns: Columns) -> Iterator[tuple[Columns, int]]:
@@ -86,12 +92,11 @@ def _slice(columns: Columns, start: int, end: int) -> Columns:
     )
 
 
-def _batch(group: list[Columns], rows: int, base: int) -> Batch:
+def batch_of(group: list[Columns], rows: int, base: int) -> Batch:
     if not rows:
-        return Batch(EMPTY, 0, 0)
-    times = list(chain.from_iterable(piece.times for piece in group))
+        return Batch(EMPTY, *times_of(group))
     arrays = [
-        _offsets(base, rows),
+        offsets(base, rows),
         _fixed(_TS, rows, stamps(group)),
         _topics(group, rows),
         _payloads(group, rows),
@@ -99,7 +104,13 @@ def _batch(group: list[Columns], rows: int, base: int) -> Batch:
         *_origins(group, rows),
         *_extras(group, rows),
     ]
-    return Batch(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), min(times), max(times))
+    return Batch(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA), *times_of(group))
+
+
+def times_of(group: Sequence[Columns]) -> tuple[int, int]:
+    """Least and greatest ts; both 0 without rows."""
+    times = [piece.times for piece in group]
+    return (min(first for first, _ in times), max(last for _, last in times)) if times else (0, 0)
 
 
 EMPTY = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)
@@ -109,7 +120,8 @@ def _fixed(kind: pa.DataType, rows: int, data: "bytes | array[int]") -> pa.Array
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(data)])
 
 
-def _offsets(base: int, rows: int) -> pa.Array:
+def offsets(base: int, rows: int) -> pa.Array:
+    """The column offset."""
     if rows < _FEW_OFFSETS:
         return _fixed(_INT64, rows, array("q", range(base, base + rows)))
     return pc.add(_counted()[:rows], pa.scalar(base, _INT64))
@@ -165,7 +177,7 @@ def _payloads(group: list[Columns], rows: int) -> pa.Array:
         return pa.array(together([piece.payloads for piece in group]), _BINARY)
     cut = [_cut(wire) for piece in group for wire in piece.wires]
     data = _joined(cut).buffers()[1]
-    return pa.Array.from_buffers(_BINARY, rows, [None, _ends(size, max(_FEW_ROWS, 1 << rows.bit_length())), data])
+    return pa.Array.from_buffers(_BINARY, rows, [None, ends_of(size, rows), data])
 
 
 def _cut(wire: Wire) -> pa.Array:
@@ -182,13 +194,16 @@ def _strings(values: Sequence[bytes]) -> pa.Array:
 
 def _same(value: bytes, rows: int) -> pa.Array:
     """The string in every row."""
-    ends = _ends(len(value), max(_FEW_ROWS, 1 << rows.bit_length()))
-    return pa.Array.from_buffers(_STRING, rows, [None, ends, pa.py_buffer(value * rows)])
+    return pa.Array.from_buffers(_STRING, rows, [None, ends_of(len(value), rows), pa.py_buffer(value * rows)])
+
+
+def ends_of(length: int, rows: int) -> pa.Buffer:
+    """Where the values of a column end if all have this length; of so many rows, or more."""
+    return _ends(length, max(_FEW_ROWS, 1 << rows.bit_length()))
 
 
 @lru_cache(maxsize=64)
 def _ends(length: int, rows: int) -> pa.Buffer:
-    """Where the values of a column end if all have this length; long enough for so many rows."""
     return pa.py_buffer(array("i", range(0, length * rows + 1, length) if length else [0] * (rows + 1)))
 
 
@@ -229,7 +244,7 @@ def _from(one: Origin, rows: int) -> list[pa.Array]:
     return [_same(one.dialect.encode(), rows), _same(text(one.source), rows), client]
 
 
-def same_extra(group: list[Columns]) -> Extra | None:
+def same_extra(group: Sequence[Columns]) -> Extra | None:
     """What all rows have, if they have no properties and are alike."""
     found: Extra | None = None
     for piece in group:

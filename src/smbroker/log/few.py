@@ -61,9 +61,9 @@ def encoded(
     nodes = [*((rows, column.nulls) for column in columns), *_NO_NODES]
     buffers = chain(chain.from_iterable(column.buffers for column in columns), _NO_PROPERTIES)
     times = list(chain.from_iterable(one.times for one in group))
-    header, pieces, frame = message(nodes, buffers, Frame(base, tail, min(times), max(times), rows), packed=False)
+    header, body, frame = message(nodes, buffers, Frame(base, tail, min(times), max(times), rows), packed=False)
     breathe()
-    joined = bytearray().join((header, *pieces))
+    joined = bytearray().join((header, *body))
     breathe()
     return stamped(joined, frame), rows, frame.first_ts
 

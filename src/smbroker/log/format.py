@@ -186,14 +186,25 @@ def decode_notes(raw: Raw, position: int, frame: Frame) -> list[Note]:
 
 def stamped(message: bytearray, frame: Frame, more: Sequence[Raw | memoryview] = ()) -> bytearray:
     """With CHECK filled in, of a message that goes on with what `more` has."""
-    at = message.index(_MARKER) + len(_MARKER) + _DIGITS
-    message[at - _DIGITS : at] = hexlify(_NUMBERS.pack(*frame))
-    message[at : at + len(_NO_CRC)] = _NO_CRC
+    at = numbered(message, frame)
     crc = crc32(message)
     for piece in more:
         crc = crc32(piece, crc)
     message[at : at + len(_NO_CRC)] = b"%08x" % crc
     return message
+
+
+def numbered(message: bytearray, frame: Frame) -> int:
+    """Fills in CHECK but for the CRC, and returns where that belongs (`add_crc`)."""
+    at = message.index(_MARKER) + len(_MARKER) + _DIGITS
+    message[at - _DIGITS : at] = hexlify(_NUMBERS.pack(*frame))
+    message[at : at + len(_NO_CRC)] = _NO_CRC
+    return at
+
+
+def add_crc(message: memoryview, at: int) -> None:
+    """To a whole message, whose other numbers are there."""
+    message[at : at + len(_NO_CRC)] = b"%08x" % crc32(message)
 
 
 def _digits_of_crc(raw: Raw, start: int, at: int, end: int) -> bytes:

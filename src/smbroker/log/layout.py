@@ -5,7 +5,8 @@ numbers are filled in:
 
     the batch: rows · each column: rows, nulls · each buffer: where it begins, length · the length of all buffers
 
-A message is pieces, to be written one after the other: `few` makes small ones, `many` the others.
+A message is pieces, to be written one after the other: `few` makes small ones, `flood` those whose rows came together
+and are alike, `many` the others.
 """
 
 from collections.abc import Iterable
@@ -15,23 +16,33 @@ from struct import Struct
 from typing import NamedTuple, TypeAlias
 
 from smbroker.log.arrays import batches_of
-from smbroker.log.format import PLAIN_ROWS, PREFIX, Frame, encode
+from smbroker.log.format import PLAIN_ROWS, PREFIX, Frame, encode, stamped
 from smbroker.model.message import Columns, Dialect, Kind, Origin
 
 Piece: TypeAlias = bytes | bytearray | memoryview
-Buffer: TypeAlias = Piece | tuple[Piece, Piece]
+Buffer: TypeAlias = Piece | tuple[Piece, ...]
 Node: TypeAlias = tuple[int, int]  # rows and nulls of a column
 
 _NUMBER, _SHORT_NUMBER, _SIGNED, _FIELD = Struct("<q"), Struct("<I"), Struct("<i"), Struct("<H")
 _PADDING = [bytes(-size % 8) for size in range(8)]
 
 
-def message(
-    nodes: Iterable[Node], buffers: Iterable[Buffer], frame: Frame, packed: bool
-) -> tuple[bytearray, list[Piece], Frame]:
-    """The header, without CHECK, the pieces of the body and the frame with the length of it all.
+class Message(NamedTuple):
+    """A header without CHECK, the pieces of the body, and the frame that CHECK is made of."""
 
-    `packed`: as Arrow's format has it where some buffers may be compressed; each then comes in two pieces."""
+    header: bytearray
+    body: list[Piece]
+    frame: Frame
+
+    def stamped(self) -> list[Piece]:
+        """With CHECK."""
+        return [stamped(self.header, self.frame, self.body), *self.body]
+
+
+def message(nodes: Iterable[Node], buffers: Iterable[Buffer], frame: Frame, packed: bool) -> Message:
+    """`frame.length` is filled in here.
+
+    `packed`: as Arrow's format has it where some buffers may be compressed; each then begins with its length."""
     template = _template(packed)
     pieces: list[Piece] = []
     numbers: list[int] = []
@@ -52,7 +63,7 @@ def message(
     _NUMBER.pack_into(header, template.body, position)
     template.node_numbers.pack_into(header, template.nodes, *chain.from_iterable(nodes))
     template.buffer_numbers.pack_into(header, template.buffers, *numbers)
-    return header, pieces, frame._replace(length=len(header) + position)
+    return Message(header, pieces, frame._replace(length=len(header) + position))
 
 
 class _Template(NamedTuple):

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from smbroker.log.arrays import batches_of
+from smbroker.log import flood, many
+from smbroker.log.arrays import batch_of, groups_of, times_of
 from smbroker.log.disk import Disk, write_all
 from smbroker.log.few import encoded, go_on
 from smbroker.log.format import Frame, Note, encode, head
 from smbroker.log.index import read_header
-from smbroker.log.layout import Piece
+from smbroker.log.layout import Message, Piece
 from smbroker.log.lock import Lock
-from smbroker.log.many import laid_out
 from smbroker.log.mark import MarkFile
-from smbroker.log.past_cache import PastCache
+from smbroker.log.past_cache import Memory, PastCache, new_memory
 from smbroker.log.recover import OpenTail, recover
 from smbroker.log.segments import INDEX, SEALED, TAIL, TEMPORARY, Segment, bases, file_of, segments_in
 from smbroker.log.settings import LogSettings
@@ -63,6 +63,7 @@ class Log:
         self._disk = disk
         self._lock = lock
         self._busy = RLock()
+        self._memory: Memory | None = None  # of the tail's `past_cache`, once there was a large append
         found = recover(disk, directory)
         self.recovered = found.said  # what recovery dropped or repaired, in sentences; empty if all was well
         self._tail: OpenTail | None = found.tail
@@ -145,13 +146,16 @@ class Log:
                 tail.first_ts = min(tail.first_ts, first_ts) if tail.first_ts else first_ts
             return base
 
-    def _write(self, tail: OpenTail, messages: Sequence[Piece]) -> int:
+    def _write(self, tail: OpenTail, messages: Sequence[Piece | Message]) -> int:
         """Returns the position after them."""
-        if sum(map(len, messages)) >= LARGE:
-            tail.past_cache = tail.past_cache or PastCache(self._disk, tail.handle)
+        if sum(one.frame.length if isinstance(one, Message) else len(one) for one in messages) >= LARGE:
+            if tail.past_cache is None:
+                self._memory = self._memory or new_memory()
+                tail.past_cache = PastCache(self._disk, tail.handle, self._memory)
             return tail.past_cache.write(messages, tail.length)
         length = tail.length
-        for message in messages:
+        for one in messages:
+            message = b"".join(one.stamped()) if isinstance(one, Message) else one
             length = write_all(self._disk, tail.handle, message, length)
         return length
 
@@ -197,8 +201,8 @@ class Log:
         tail = OpenTail(self._disk.create(temporary), base, randbits(63) | 1, 0)
         try:
             tail.length = write_all(self._disk, tail.handle, head(base, tail.tail), 0)
-            for message in _encoded([], carried, base, tail.tail)[0] if carried else ():
-                tail.length = write_all(self._disk, tail.handle, message, tail.length)
+            if carried:
+                tail.length = self._write(tail, _encoded([], carried, base, tail.tail)[0])
             self._disk.sync_data(tail.handle)
             self._tail = None  # from here on the new name may exist: nothing may go into the old tail
             self._disk.rename(temporary, path)
@@ -367,23 +371,22 @@ class _Range(NamedTuple):
 
 def _encoded(
     turns: Sequence[Columns], notes: Sequence[Note], base: int, tail: int, breathe: Callable[[], None] = go_on
-) -> tuple[list[Piece], int, int]:
-    """The messages of one append in pieces, the offset after them and the least ts. Notes go with the last one."""
+) -> tuple[list[Piece | Message], int, int]:
+    """The messages of one append, the offset after them and the least ts. Notes go with the last one."""
     few = None if notes else encoded(turns, base, tail, breathe)
     if few:
         message, rows, first_ts = few
         return [message], base + rows, first_ts
-    batches = list(batches_of(turns, base))
-    messages: list[Piece] = []
-    for left, batch in zip(range(len(batches) - 1, -1, -1), batches, strict=True):
-        rows = len(batch.rows)
-        frame = Frame(base, tail, batch.first_ts, batch.last_ts, rows, left)
+    groups = list(groups_of(turns))
+    messages: list[Piece | Message] = []
+    for left, (group, rows) in zip(range(len(groups) - 1, -1, -1), groups, strict=True):
+        frame = Frame(base, tail, *times_of(group), rows, left)
         if notes and not left:
-            messages.append(encode(batch.rows, frame, notes))
+            messages.append(encode(batch_of(group, rows, base).rows, frame, notes))
         else:
-            messages += laid_out(batch.rows, frame)
+            messages.append(flood.laid_out(group, frame) or many.laid_out(batch_of(group, rows, base).rows, frame))
         base += rows
-    return messages, base, min((batch.first_ts for batch in batches if len(batch.rows)), default=0)
+    return messages, base, min((times_of(group)[0] for group, rows in groups if rows), default=0)
 
 
 def _refused(error: OSError, verb: str) -> LogError:

@@ -10,42 +10,24 @@ from struct import Struct
 
 import pyarrow as pa
 
-from smbroker.log.format import LONG_ROW, PLAIN_ROWS, Frame, stamped
-from smbroker.log.layout import Buffer, Node, Piece, message
+from smbroker.log.format import LONG_ROW, PLAIN_ROWS, Frame
+from smbroker.log.layout import Buffer, Message, Node, message
 
 _CODEC = pa.Codec("lz4")
 _LENGTH = Struct("<q")
 _AS_IT_IS = _LENGTH.pack(-1)  # instead of the length, before a buffer that is not compressed
 LOOK = 2_048  # bytes of a buffer that tell whether it is worth it
 WORTH = 0.75  # of them, compressed
-SHORT = 4_096  # bytes of a piece that is written together with others
 
 
-def laid_out(batch: pa.RecordBatch, frame: Frame) -> list[Piece]:
-    """The record batch as a message, in pieces."""
+def laid_out(batch: pa.RecordBatch, frame: Frame) -> Message:
     packed = batch.num_rows > PLAIN_ROWS and batch.nbytes <= LONG_ROW * batch.num_rows
     nodes: list[Node] = []
     buffers: list[Buffer] = []
     for column in batch.columns:
         nodes += _nodes(column)
         buffers += map(_packed, _buffers(column)) if packed else _buffers(column)
-    header, pieces, frame = message(nodes, buffers, frame, packed)
-    return list(_merged([stamped(header, frame, pieces), *pieces]))
-
-
-def _merged(pieces: list[Piece]) -> Iterator[Piece]:
-    """The short ones together: each is written by a system call of its own."""
-    short: list[Piece] = []
-    for piece in pieces:
-        if len(piece) < SHORT:
-            short.append(piece)
-            continue
-        if short:
-            yield b"".join(short)
-            short = []
-        yield piece
-    if short:
-        yield b"".join(short)
+    return message(nodes, buffers, frame, packed)
 
 
 def _nodes(column: pa.Array) -> Iterator[Node]:

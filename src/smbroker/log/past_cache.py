@@ -11,49 +11,73 @@ system cannot do this, the same bytes go through the cache.
 import errno
 from collections.abc import Iterable
 from mmap import mmap
+from typing import TypeAlias
 
 from smbroker.log.disk import NOTHING_TAKEN, Disk, read_all
-from smbroker.log.layout import Piece
+from smbroker.log.format import add_crc, numbered
+from smbroker.log.layout import Message, Piece
+
+Memory: TypeAlias = memoryview
 
 BLOCK = 4_096
-BUFFER = 2 << 20  # bytes given to the disk at once
+BUFFER = 8 << 20  # bytes given to the disk at once: a message of many short rows
+
+
+def new_memory() -> Memory:
+    """For one file at a time. It is aligned, as all maps are."""
+    return memoryview(mmap(-1, BUFFER))
 
 
 class PastCache:
     """Of one file."""
 
-    def __init__(self, disk: Disk, handle: int) -> None:
+    def __init__(self, disk: Disk, handle: int, memory: Memory | None = None) -> None:
         self._disk, self._handle = disk, handle
-        self._memory = memoryview(mmap(-1, BUFFER))  # aligned, as all maps are
+        self._memory = memory or new_memory()
         self._end = 0  # after the last write; the beginning of its last block is in the memory
         self._possible = True
 
-    def write(self, pieces: Iterable[Piece], position: int) -> int:
-        """Returns the position after them, from which on zeros may follow."""
+    def write(self, pieces: Iterable[Piece | Message], position: int) -> int:
+        """Returns the position after them, from which on zeros may follow.
+
+        What a message has to say of all its bytes is found out here, where they are together."""
         memory, filled = self._memory, position % BLOCK
         start = position - filled
         if position != self._end:
             memory[:filled] = read_all(self._disk, self._handle, filled, start)
         for piece in pieces:
-            rest = memoryview(piece).cast("B")
-            while rest:
-                part = rest[: BUFFER - filled]
-                memory[filled : filled + len(part)] = part
-                filled += len(part)
-                rest = rest[len(part) :]
-                if filled == BUFFER:
-                    start = self._give(memory, start)
-                    filled = 0
+            if isinstance(piece, Message) and piece.frame.length <= BUFFER - BLOCK:
+                if piece.frame.length > BUFFER - filled:
+                    start, filled = self._give_blocks(start, filled)
+                check, begin = numbered(piece.header, piece.frame), filled
+                for part in (piece.header, *piece.body):
+                    memory[filled : filled + len(part)] = memoryview(part).cast("B")
+                    filled += len(part)
+                add_crc(memory[begin:filled], check)
+                continue
+            for part in piece.stamped() if isinstance(piece, Message) else (piece,):
+                rest = memoryview(part).cast("B")
+                while rest:
+                    if filled == BUFFER:
+                        start, filled = self._give_blocks(start, filled)
+                    taken = rest[: BUFFER - filled]
+                    memory[filled : filled + len(taken)] = taken
+                    filled += len(taken)
+                    rest = rest[len(taken) :]
+        start, filled = self._give_blocks(start, filled)
+        if filled:
+            memory[filled:BLOCK] = bytes(BLOCK - filled)
+            self._give(memory[:BLOCK], start)
         self._end = start + filled
-        last = filled - filled % BLOCK
-        if filled > last:
-            padded = last + BLOCK
-            memory[filled:padded] = bytes(padded - filled)
-            self._give(memory[:padded], start)
-            memory[: filled - last] = memory[last:filled]
-        elif filled:
-            self._give(memory[:filled], start)
         return self._end
+
+    def _give_blocks(self, start: int, filled: int) -> tuple[int, int]:
+        """Those that are whole. What is left is then at the beginning of the memory: its position, and how much."""
+        memory, last = self._memory, filled - filled % BLOCK
+        if last:
+            self._give(memory[:last], start)
+            memory[: filled - last] = memory[last:filled]
+        return start + last, filled - last
 
     def _give(self, blocks: memoryview, position: int) -> int:
         while blocks:

@@ -30,6 +30,9 @@ from smbroker.server.udp import UdpListener
 
 CARE = 1.0  # seconds between looks at the cursors, at what is to be removed, and at what is to be sealed
 SEALED_AT_ONCE = 8  # closed tails, by one process, whose start takes as long as one of them
+FLOOD = 1_000_000  # messages a second, to which sealing gives way …
+FLOOD_TAILS = 16  # … until so many closed tails wait: it takes a core for as long as they took to come
+FLOOD_CARE = 0.2  # seconds between looks meanwhile
 
 
 class Store:
@@ -53,6 +56,7 @@ class Store:
         self._state = state
         self.mqtt: MqttKeeping | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._seen = (time.monotonic(), log.next_offset)  # when there was a look for a flood, and how far the log was
 
     @classmethod
     def open(cls, config: Config, turn: Turn) -> "Store":
@@ -126,14 +130,14 @@ class Store:
         except LogError as error:
             self._console.error(error.text)
 
-    async def _repeat(self, work: Callable[[], Awaitable[bool]], trouble: str) -> None:
-        """Whatever happens, and without a pause after work that says there may be more."""
-        more = False
+    async def _repeat(self, work: Callable[[], Awaitable[float]], trouble: str) -> None:
+        """Whatever happens, after as many seconds as the work says."""
+        pause = CARE
         while True:
-            await asyncio.sleep(0 if more else CARE)
-            more = False
+            await asyncio.sleep(pause)
+            pause = CARE
             try:
-                more = await work()
+                pause = await work()
             except LogError as error:
                 self._complain(error.text)
             except OSError as error:
@@ -145,21 +149,29 @@ class Store:
         self._console.warn("log_care", f"{text}; it is tried again")
         self._console.write()
 
-    async def _care(self) -> bool:
+    async def _care(self) -> float:
         self._memory.save_cursors()
         if self.mqtt:
             self.mqtt.save()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._log.retain, time.time())
         self._commits.read_by(pipelines=await loop.run_in_executor(None, pipelines.running, self.data))
-        return False
+        return CARE
 
-    async def _seal_closed(self) -> bool:
-        """Whether something was sealed: more may have been closed meanwhile, and it must keep up."""
+    async def _seal_closed(self) -> float:
+        """No pause after something was sealed: more may have been closed meanwhile, and it must keep up."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._log.rotate_if_due, time.time())
         closed = await loop.run_in_executor(None, lambda: self._log.closed_tails)
-        return bool(closed) and await self._notes_applied() and await self._seal(closed)
+        if self._flooded() and 0 < len(closed) < FLOOD_TAILS:
+            return FLOOD_CARE
+        return 0.0 if closed and await self._notes_applied() and await self._seal(closed) else CARE
+
+    def _flooded(self) -> bool:
+        """Since the last look."""
+        then, before = self._seen
+        self._seen = now, offset = time.monotonic(), self._commits.recent.next
+        return offset - before > FLOOD * (now - then)
 
     async def _notes_applied(self) -> bool:
         """Sealing drops the notes: what they say must be in the state before. Whether it is."""
