@@ -1,5 +1,7 @@
 """Frames of what repeats: any LZ4 decoder finds the bytes that they stand for."""
 
+import random
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -41,6 +43,10 @@ def test_a_million_rows_take_little() -> None:
 
 
 def test_what_does_not_fit_is_left_to_others() -> None:
+    dice = random.Random(3)
+    literals = [(dice.randbytes(FARTHEST), 1) for _ in range(MOST // FARTHEST)]
+    assert repeated(literals) is None, "written down they are more than a block may be"
+    assert repeated(literals[1:]) is not None
     assert repeated([(b"abcd", MOST // 4 + 1)]) is None
     assert repeated([(bytes(FARTHEST + 1), 2)]) is None
     assert repeated([]) is None

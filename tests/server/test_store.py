@@ -291,10 +291,10 @@ async def sealed_in_a_flood(data: Path, tails: int, messages: int, monkeypatch: 
 @pytest.mark.parametrize(
     ("tails", "messages", "pauses"),
     [
-        (3, store.FLOOD, [store.FLOOD_CARE, 0, store.CARE]),
+        (3, 100 * store.FLOOD, [store.FLOOD_CARE, 0, store.CARE]),
         (3, store.FLOOD // 2, [0, store.CARE, store.CARE]),
-        (store.FLOOD_TAILS, store.FLOOD, [0, store.CARE, store.CARE]),
-        (0, store.FLOOD, [store.CARE] * 3),
+        (store.FLOOD_TAILS, 100 * store.FLOOD, [0, store.CARE, store.CARE]),
+        (0, 100 * store.FLOOD, [store.CARE] * 3),
     ],
     ids=["in a flood", "in no flood", "in one that lasts", "nothing to seal"],
 )

@@ -13,13 +13,11 @@ from typing import NamedTuple
 
 from smbroker.log.arrays import KINDS, same_extra, stamps, text, together
 from smbroker.log.format import PLAIN_ROWS, Frame, stamped
-from smbroker.log.layout import Piece, message
+from smbroker.log.layout import NO_PROPERTIES, NO_PROPERTY_NODES, NOTHING, Piece, message
 from smbroker.model.message import Columns, Kind, Origin
 
 SOON_ROWS, SOON_BYTES = PLAIN_ROWS, 256 << 10  # rows, and of what may be long: about where Arrow is as fast
 MOST_ROWS, MOST_BYTES = 4_000, 512 << 10  # with breaths; Arrow has none: who comes meanwhile waits for all of it
-
-_NOTHING = b""
 
 
 class Column(NamedTuple):
@@ -45,7 +43,7 @@ def encoded(
     if extra is None or origins is None:
         return None
     breathe()
-    columns = [Column((_NOTHING, _offsets(base, rows))), Column((_NOTHING, stamps(group)))]
+    columns = [Column((NOTHING, _offsets(base, rows))), Column((NOTHING, stamps(group)))]
     columns.append(_alike(together([one.topics for one in group])))
     breathe()
     columns.append(_strings(together([one.payloads for one in group])))
@@ -53,13 +51,13 @@ def encoded(
     columns += [
         _kinds(together([one.kinds for one in group])),
         *origins,
-        Column((_NOTHING, (b"\xff" if extra.retain else b"\0") * ((rows + 7) // 8))),
-        Column((_NOTHING, extra.qos.to_bytes(4, "little") * rows)),
-        Column((_NOTHING, bytes(4 * (rows + 1)))),
+        Column((NOTHING, (b"\xff" if extra.retain else b"\0") * ((rows + 7) // 8))),
+        Column((NOTHING, extra.qos.to_bytes(4, "little") * rows)),
+        Column((NOTHING, bytes(4 * (rows + 1)))),
     ]
     breathe()
-    nodes = [*((rows, column.nulls) for column in columns), *_NO_NODES]
-    buffers = chain(chain.from_iterable(column.buffers for column in columns), _NO_PROPERTIES)
+    nodes = [*((rows, column.nulls) for column in columns), *NO_PROPERTY_NODES]
+    buffers = chain(chain.from_iterable(column.buffers for column in columns), NO_PROPERTIES)
     times = list(chain.from_iterable(one.times for one in group))
     header, body, frame = message(nodes, buffers, Frame(base, tail, min(times), max(times), rows), packed=False)
     breathe()
@@ -93,12 +91,12 @@ def _strings(values: list[bytes]) -> Column:
     rows, size = len(values), len(values[0])
     alike = set(map(len, values)) == {size}
     ends = _ends(size)[: 4 * (rows + 1)] if alike else array("i", accumulate(map(len, values), initial=0)).tobytes()
-    return Column((_NOTHING, ends, b"".join(values)))
+    return Column((NOTHING, ends, b"".join(values)))
 
 
 def _same(value: bytes, rows: int) -> Column:
     """The string in every row."""
-    return Column((_NOTHING, _ends(len(value))[: 4 * (rows + 1)], value * rows))
+    return Column((NOTHING, _ends(len(value))[: 4 * (rows + 1)], value * rows))
 
 
 @lru_cache(maxsize=64)
@@ -116,7 +114,7 @@ def _kinds(kinds: list[Kind]) -> Column:
 def _origins(origins: list[Origin], breathe: Callable[[], None]) -> list[Column] | None:
     """The columns dialect, source and client; None if some clients have a name and some have none."""
     rows = len(origins)
-    no_client = Column((bytes((rows + 7) // 8), bytes(4 * (rows + 1)), _NOTHING), rows)
+    no_client = Column((bytes((rows + 7) // 8), bytes(4 * (rows + 1)), NOTHING), rows)
     if origins.count(origins[0]) == rows:
         one = origins[0]
         known = [_same(one.dialect.encode(), rows), _same(text(one.source), rows)]
@@ -132,7 +130,3 @@ def _origins(origins: list[Origin], breathe: Callable[[], None]) -> list[Column]
         found.append(_alike(list(map(dict(zip(each, names, strict=True)).__getitem__, numbers))))
         breathe()
     return [*found, _strings(list(map(clients.__getitem__, numbers))) if clients else no_client]
-
-
-_NO_PROPERTIES = (_NOTHING, _NOTHING, bytes(4), _NOTHING, _NOTHING, bytes(4), _NOTHING)  # keys and values of no pair
-_NO_NODES = ((0, 0),) * 3

@@ -6,9 +6,9 @@ wants at the same time. A few rows that came alone in between are runs of one. T
 (tests compare them).
 """
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from struct import Struct
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -16,21 +16,19 @@ import pyarrow.compute as pc
 
 from smbroker.log.arrays import KINDS, ends_of, offsets, same_extra, text
 from smbroker.log.format import LONG_ROW, PLAIN_ROWS, Frame
-from smbroker.log.layout import Buffer, Message, Node, Piece, message
+from smbroker.log.layout import NO_PROPERTIES, NO_PROPERTY_NODES, NOTHING, Buffer, Message, Piece, message
 from smbroker.log.lz4 import repeated
-from smbroker.model.message import LONG_RUN, Columns, Kind, Origin
+from smbroker.log.many import AS_IT_IS, LENGTH, compressed, pays
+from smbroker.model.message import Columns, Kind, Origin
 from smbroker.model.topic import Topic
 
 Repeats: TypeAlias = list[tuple[bytes, int]]  # values, and how often each comes before the next one
 
+LONG_RUN = 100  # rows of a run on average: each is some work, and Arrow is as quick with shorter ones
 CUT = 4_096  # bytes; longer payloads are written one by one from where they are
-_CODEC = pa.Codec("lz4")
-_LENGTH = Struct("<q")
-_AS_IT_IS = _LENGTH.pack(-1)  # instead of the length, before a buffer that is not compressed
-_NOTHING = b""
+FEW = 200  # rows of a run whose ends are counted one by one …
+LONG = 1 << 20  # … or bytes of a value: there cannot be many
 _INT32 = pa.int32()
-_NO_PAIR = (_NOTHING, _NOTHING, bytes(4), _NOTHING, _NOTHING, bytes(4), _NOTHING)  # the buffers of keys and values
-_NO_NODES: tuple[Node, ...] = ((0, 0),) * 3
 
 
 class _Run(NamedTuple):
@@ -60,22 +58,22 @@ def laid_out(group: Sequence[Columns], frame: Frame) -> Message | None:
         return None
     packed = rows > PLAIN_ROWS and sum(piece.volume for piece in group) <= LONG_ROW * rows
     form = _Packed() if packed else _Plain()
-    no_client = [form.repeats([(b"\0", (rows + 7) // 8)]), form.repeats([(bytes(4), rows + 1)]), _NOTHING]
+    no_client = [form.repeats([(b"\0", (rows + 7) // 8)]), form.repeats([(bytes(4), rows + 1)]), NOTHING]
     buffers = [
-        *(_NOTHING, form.as_it_is([memoryview(offsets(frame.base, rows).buffers()[1])[: 8 * rows]])),
-        *(_NOTHING, form.repeats([(run.ts.to_bytes(8, "little"), run.rows) for run in runs])),
+        *(NOTHING, form.as_it_is([memoryview(offsets(frame.base, rows).buffers()[1])[: 8 * rows]])),
+        *(NOTHING, form.repeats([(run.ts.to_bytes(8, "little"), run.rows) for run in runs])),
         *form.strings([(run.topic, run.rows) for run in runs]),
-        *(_NOTHING, form.as_it_is(_ends([(run.size, run.rows) for run in runs])), form.as_it_is(_payloads(runs))),
+        *(NOTHING, form.as_it_is(_ends([(run.size, run.rows) for run in runs])), form.payloads(_payloads(runs))),
         *form.strings([(KINDS[run.kind], run.rows) for run in runs]),
         *form.strings([(run.origin.dialect.encode(), run.rows) for run in runs]),
         *form.strings([(text(run.origin.source), run.rows) for run in runs]),
         *(form.strings([(text(run.origin.client or ""), run.rows) for run in runs]) if True in named else no_client),
-        *(_NOTHING, form.repeats([(b"\xff" if extra.retain else b"\0", (rows + 7) // 8)])),
-        *(_NOTHING, form.repeats([(extra.qos.to_bytes(4, "little"), rows)])),
-        *(_NOTHING, form.repeats([(bytes(4), rows + 1)])),
-        *(form.as_it_is([buffer]) for buffer in _NO_PAIR),
+        *(NOTHING, form.repeats([(b"\xff" if extra.retain else b"\0", (rows + 7) // 8)])),
+        *(NOTHING, form.repeats([(extra.qos.to_bytes(4, "little"), rows)])),
+        *(NOTHING, form.repeats([(bytes(4), rows + 1)])),
+        *(form.as_it_is([buffer]) for buffer in NO_PROPERTIES),
     ]
-    nodes = [(rows, 0)] * 7 + [(rows, 0 if True in named else rows)] + [(rows, 0)] * 3 + list(_NO_NODES)
+    nodes = [(rows, 0)] * 7 + [(rows, 0 if True in named else rows)] + [(rows, 0)] * 3 + list(NO_PROPERTY_NODES)
     return message(nodes, buffers, frame, packed)
 
 
@@ -96,27 +94,34 @@ class _Plain:
     def as_it_is(self, pieces: Sequence[Piece]) -> Buffer:
         return tuple(pieces)
 
+    def payloads(self, pieces: Sequence[Piece]) -> Buffer:
+        return self.as_it_is(pieces)
+
     def repeats(self, runs: Repeats) -> Buffer:
         return _joined(runs)
 
     def strings(self, runs: Repeats) -> list[Buffer]:
         runs = _merged(runs)
-        return [_NOTHING, self.as_it_is(_ends([(len(value), times) for value, times in runs])), self.repeats(runs)]
+        return [NOTHING, self.as_it_is(_ends([(len(value), times) for value, times in runs])), self.repeats(runs)]
 
 
 class _Packed(_Plain):
     """… and with it: each begins with the length that it has without."""
 
     def as_it_is(self, pieces: Sequence[Piece]) -> Buffer:
-        return (_AS_IT_IS, *pieces) if any(map(len, pieces)) else _NOTHING
+        return (AS_IT_IS, *pieces) if any(map(len, pieces)) else NOTHING
+
+    def payloads(self, pieces: Sequence[Piece]) -> Buffer:
+        longest = max(pieces, key=len, default=NOTHING)
+        return compressed(b"".join(pieces)) if longest and pays(longest) else self.as_it_is(pieces)
 
     def repeats(self, runs: Repeats) -> Buffer:
         runs = _merged(runs)
         size = sum(len(value) * times for value, times in runs)
         if not size:
-            return _NOTHING
+            return NOTHING
         found = repeated(runs)
-        return _LENGTH.pack(size), _CODEC.compress(_joined(runs), asbytes=True) if found is None else found
+        return (LENGTH.pack(size), found) if found else compressed(_joined(runs))
 
 
 def _joined(runs: Repeats) -> bytes:
@@ -135,16 +140,23 @@ def _merged(runs: Iterable[tuple[bytes, int]]) -> Repeats:
 
 def _ends(runs: list[tuple[int, int]]) -> list[Piece]:
     """Where strings end, of each length so many."""
-    rows = sum(times for _, times in runs)
-    if len({length for length, _ in runs}) == 1:
-        return [memoryview(ends_of(runs[0][0], rows)).cast("B")[: 4 * (rows + 1)]]
+    rows, length = sum(times for _, times in runs), runs[0][0]
+    if length < LONG and all(other == length for other, _ in runs):
+        return [memoryview(ends_of(length, rows)).cast("B")[: 4 * (rows + 1)]]
     found: list[Piece] = [bytes(4)]
     end = 0
     for length, times in runs:
-        ends = pa.Array.from_buffers(_INT32, times, [None, ends_of(length, times)], offset=1)
-        found.append(memoryview(pc.add(ends, pa.scalar(end, _INT32)).buffers()[1])[: 4 * times])
+        found.append(_ends_after(end, length, times))
         end += length * times
     return found
+
+
+def _ends_after(start: int, length: int, times: int) -> Piece:
+    if times <= FEW or length >= LONG:
+        first = start + length
+        return array("i", range(first, start + length * times + 1, length) if length else [first] * times).tobytes()
+    ends = pa.Array.from_buffers(_INT32, times, [None, ends_of(length, times)], offset=1)
+    return memoryview(pc.add(ends, pa.scalar(start, _INT32)).buffers()[1])[: 4 * times]
 
 
 def _payloads(runs: list[_Run]) -> list[Piece]:

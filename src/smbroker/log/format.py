@@ -16,7 +16,7 @@ message is known before any flatbuffer is looked into. Nothing is given to Arrow
 was found right: a flipped byte can crash the decoder.
 
 Buffers of a batch with many rows are compressed where it pays (LZ4), as Arrow's format provides for: most columns are
-nearly the same in every row, and what is not written need not be summed up, copied and synced either (`many`).
+nearly the same in every row, and what is not written need not be summed up, copied and synced either (`many`, `flood`).
 
 The metadata key `smb.notes` holds notes, as JSON [[name, base64], …]: small named byte strings
 that are kept under the same sync as the rows. A batch may have notes and no rows.

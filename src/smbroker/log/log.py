@@ -155,8 +155,7 @@ class Log:
             return tail.past_cache.write(messages, tail.length)
         length = tail.length
         for one in messages:
-            message = b"".join(one.stamped()) if isinstance(one, Message) else one
-            length = write_all(self._disk, tail.handle, message, length)
+            length = write_all(self._disk, tail.handle, _joined(one), length)
         return length
 
     def _make_room(self, tail: OpenTail, length: int) -> None:
@@ -201,8 +200,8 @@ class Log:
         tail = OpenTail(self._disk.create(temporary), base, randbits(63) | 1, 0)
         try:
             tail.length = write_all(self._disk, tail.handle, head(base, tail.tail), 0)
-            if carried:
-                tail.length = self._write(tail, _encoded([], carried, base, tail.tail)[0])
+            for message in _encoded([], carried, base, tail.tail)[0] if carried else ():
+                tail.length = write_all(self._disk, tail.handle, _joined(message), tail.length)
             self._disk.sync_data(tail.handle)
             self._tail = None  # from here on the new name may exist: nothing may go into the old tail
             self._disk.rename(temporary, path)
@@ -387,6 +386,10 @@ def _encoded(
             messages.append(flood.laid_out(group, frame) or many.laid_out(batch_of(group, rows, base).rows, frame))
         base += rows
     return messages, base, min((times_of(group)[0] for group, rows in groups if rows), default=0)
+
+
+def _joined(message: Piece | Message) -> Piece:
+    return b"".join(message.stamped()) if isinstance(message, Message) else message
 
 
 def _refused(error: OSError, verb: str) -> LogError:

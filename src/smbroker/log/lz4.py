@@ -42,6 +42,8 @@ def repeated(runs: Sequence[tuple[bytes, int]]) -> bytes | None:
             literals += value * times
         position = end
     block += _sequence(literals)
+    if len(block) > MOST:  # literals take a little more than they are
+        return None
     return b"".join((HEAD, _LENGTH.pack(len(block)), block, END))
 
 

@@ -11,11 +11,11 @@ from struct import Struct
 import pyarrow as pa
 
 from smbroker.log.format import LONG_ROW, PLAIN_ROWS, Frame
-from smbroker.log.layout import Buffer, Message, Node, message
+from smbroker.log.layout import NOTHING, Buffer, Message, Node, Piece, message
 
 _CODEC = pa.Codec("lz4")
-_LENGTH = Struct("<q")
-_AS_IT_IS = _LENGTH.pack(-1)  # instead of the length, before a buffer that is not compressed
+LENGTH = Struct("<q")
+AS_IT_IS = LENGTH.pack(-1)  # instead of the length, before a buffer that is not compressed
 LOOK = 2_048  # bytes of a buffer that tell whether it is worth it
 WORTH = 0.75  # of them, compressed
 
@@ -43,7 +43,7 @@ def _buffers(column: pa.Array) -> Iterator[memoryview]:
     """Those of the column and of what is in it, no longer than they need be."""
     kind, rows = column.type, len(column)
     own = column.buffers()
-    yield memoryview(own[0])[: (rows + 7) // 8] if column.null_count else _NOTHING
+    yield memoryview(own[0])[: (rows + 7) // 8] if column.null_count else _NO_BUFFER
     if isinstance(column, pa.StructArray):
         for place in range(kind.num_fields):
             yield from _buffers(column.field(place))
@@ -58,7 +58,7 @@ def _buffers(column: pa.Array) -> Iterator[memoryview]:
         yield memoryview(own[1])[: (rows * kind.bit_width + 7) // 8]
 
 
-_NOTHING = memoryview(b"")
+_NO_BUFFER = memoryview(NOTHING)
 
 
 def _ends(buffer: pa.Buffer, rows: int) -> memoryview:
@@ -66,9 +66,15 @@ def _ends(buffer: pa.Buffer, rows: int) -> memoryview:
 
 
 def _packed(buffer: memoryview) -> Buffer:
-    size = len(buffer)
-    if not size:
+    if not buffer:
         return buffer
-    if size > LOOK and len(_CODEC.compress(buffer[:LOOK], asbytes=True)) > WORTH * LOOK:
-        return _AS_IT_IS, buffer
-    return _LENGTH.pack(size), _CODEC.compress(buffer, asbytes=True)
+    return compressed(buffer) if pays(buffer) else (AS_IT_IS, buffer)
+
+
+def pays(buffer: Piece) -> bool:
+    """Whether to compress it; what is short is not looked at."""
+    return len(buffer) <= LOOK or len(_CODEC.compress(buffer[:LOOK], asbytes=True)) <= WORTH * LOOK
+
+
+def compressed(buffer: Piece) -> Buffer:
+    return LENGTH.pack(len(buffer)), _CODEC.compress(buffer, asbytes=True)

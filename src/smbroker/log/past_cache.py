@@ -45,6 +45,7 @@ class PastCache:
         start = position - filled
         if position != self._end:
             memory[:filled] = read_all(self._disk, self._handle, filled, start)
+        self._end = -1  # until all is written
         for piece in pieces:
             if isinstance(piece, Message) and piece.frame.length <= BUFFER - BLOCK:
                 if piece.frame.length > BUFFER - filled:
@@ -64,20 +65,23 @@ class PastCache:
                     memory[filled : filled + len(taken)] = taken
                     filled += len(taken)
                     rest = rest[len(taken) :]
-        start, filled = self._give_blocks(start, filled)
-        if filled:
-            memory[filled:BLOCK] = bytes(BLOCK - filled)
-            self._give(memory[:BLOCK], start)
+        start, filled = self._give_blocks(start, filled, end=True)
         self._end = start + filled
         return self._end
 
-    def _give_blocks(self, start: int, filled: int) -> tuple[int, int]:
-        """Those that are whole. What is left is then at the beginning of the memory: its position, and how much."""
-        memory, last = self._memory, filled - filled % BLOCK
-        if last:
-            self._give(memory[:last], start)
-            memory[: filled - last] = memory[last:filled]
-        return start + last, filled - last
+    def _give_blocks(self, start: int, filled: int, end: bool = False) -> tuple[int, int]:
+        """Those that are whole and, at the end, the last one with zeros in its rest.
+
+        What is not whole is then at the beginning of the memory: its position, and how much."""
+        memory, whole = self._memory, filled - filled % BLOCK
+        given = whole
+        if end and filled > whole:
+            given += BLOCK
+            memory[filled:given] = bytes(given - filled)
+        self._give(memory[:given], start)
+        if whole:
+            memory[: filled - whole] = memory[whole:filled]
+        return start + whole, filled - whole
 
     def _give(self, blocks: memoryview, position: int) -> int:
         while blocks:

@@ -32,7 +32,7 @@ CARE = 1.0  # seconds between looks at the cursors, at what is to be removed, an
 SEALED_AT_ONCE = 8  # closed tails, by one process, whose start takes as long as one of them
 FLOOD = 1_000_000  # messages a second, to which sealing gives way …
 FLOOD_TAILS = 16  # … until so many closed tails wait: it takes a core for as long as they took to come
-FLOOD_CARE = 0.2  # seconds between looks meanwhile
+FLOOD_CARE = 0.5  # seconds between looks meanwhile: a disk may stand still for half of that
 
 
 class Store:
