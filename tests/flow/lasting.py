@@ -76,10 +76,12 @@ class Home:
 
 
 def free_ports(count: int) -> list[int]:
-    """Numbers that are free on TCP and UDP, out of those that the system gives to others."""
+    """Numbers that are free on TCP and UDP, out of those that the system gives to others; each is another one."""
     found: list[int] = []
     while len(found) < count:
         port = random.randint(15_000, 30_000)
+        if port in found:
+            continue
         with socket.socket() as stream, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagram:
             try:
                 stream.bind(("127.0.0.1", port))
