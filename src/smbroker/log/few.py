@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import accumulate, chain
 from typing import NamedTuple
 
-from smbroker.log.arrays import KINDS, same_extra, stamps, text, together
+from smbroker.log.arrays import KINDS, same_extra, stamps, text, times_of, together
 from smbroker.log.format import PLAIN_ROWS, Frame, stamped
 from smbroker.log.layout import NO_PROPERTIES, NO_PROPERTY_NODES, NOTHING, Piece, message
 from smbroker.model.message import Columns, Kind, Origin
@@ -58,8 +58,7 @@ def encoded(
     breathe()
     nodes = [*((rows, column.nulls) for column in columns), *NO_PROPERTY_NODES]
     buffers = chain(chain.from_iterable(column.buffers for column in columns), NO_PROPERTIES)
-    times = list(chain.from_iterable(one.times for one in group))
-    header, body, frame = message(nodes, buffers, Frame(base, tail, min(times), max(times), rows), packed=False)
+    header, body, frame = message(nodes, buffers, Frame(base, tail, *times_of(group), rows), packed=False)
     breathe()
     joined = bytearray().join((header, *body))
     breathe()

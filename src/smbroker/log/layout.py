@@ -24,15 +24,8 @@ Buffer: TypeAlias = Piece | tuple[Piece, ...]
 Node: TypeAlias = tuple[int, int]  # rows and nulls of a column
 
 NOTHING = b""
-NO_PROPERTIES = (
-    NOTHING,
-    NOTHING,
-    bytes(4),
-    NOTHING,
-    NOTHING,
-    bytes(4),
-    NOTHING,
-)  # buffers of keys and values of no pair
+# the buffers of keys and values where no row has properties
+NO_PROPERTIES = (NOTHING, NOTHING, bytes(4), NOTHING, NOTHING, bytes(4), NOTHING)
 NO_PROPERTY_NODES: tuple[Node, ...] = ((0, 0),) * 3
 
 _NUMBER, _SHORT_NUMBER, _SIGNED, _FIELD = Struct("<q"), Struct("<I"), Struct("<i"), Struct("<H")
