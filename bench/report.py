@@ -13,6 +13,7 @@ WHAT = {OUT: "rate", COST: "time of a message", "p99_us": "p99"}
 NOTES = """\
 `†` the generator used up its core: the server could do more; compare its CPU instead.
 `*` other programs took more than 5 % of a core during a run: measure again on a quiet machine.
+Cases whose ratios differ much from round to round had up to twice as many rounds.
 In brackets: least and most of all rounds. Believe a difference only where that range leaves out 1."""
 
 

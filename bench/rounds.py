@@ -1,7 +1,8 @@
 """Rounds: the sides of a case take turns (A, B, A, B, …), and a ratio is the geometric mean of the rounds' ratios.
 
 All cases have their first round, then all their second, and so on: a machine that is slow for some minutes, to one
-kind of server more than to another, does not have all rounds of a case.
+kind of server more than to another, does not have all rounds of a case. A case whose ratios differ much from round to
+round has further ones: what is noisy needs more of them to be as sure of as the rest.
 
 What is side by side in time shares whatever else the machine was doing. So a run under load is made of short
 pieces: all sides are up, and one has its piece after the other, several times, each time in another order: what a
@@ -14,9 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
+from math import log, sqrt
 from pathlib import Path
 from random import Random
-from statistics import geometric_mean, mean
+from statistics import geometric_mean, mean, stdev
 from subprocess import SubprocessError
 from typing import Any, Protocol, TypeAlias
 
@@ -29,7 +31,10 @@ OUT = "out_per_s"  # deliveries or acknowledgements
 COST = "us_per_answer"  # the time that one of them takes
 CPU = "cpu_s_per_million"
 P99 = "p99_us"
-MANY_ROUNDS = 8  # from which on the outer ones do not count
+MANY_ROUNDS = 5  # from which on the outer ones do not count
+TELLING_ROUNDS = 3  # from which on their spread says something
+SURE = 0.05  # of a ratio: its standard error, above which there are further rounds …
+MOST_ROUNDS = 2  # … up to so many times those that were asked for
 PIECES = "pieces"
 
 
@@ -160,6 +165,23 @@ class Measuring:
             self._bench.say(f"  {name}: failed: {self.failed[name]}")
         self.done += 1
 
+    @property
+    def unsure(self) -> bool:
+        """Whether further rounds would tell more."""
+        if not TELLING_ROUNDS <= self.done < MOST_ROUNDS * self.rounds:
+            return False
+        return any(error_of(self._in_rounds(ratio, ratio.key)) > SURE for ratio in self._ratios)
+
+    @property
+    def _ratios(self) -> list[Ratio]:
+        """Of sides that do not fail."""
+        failed = self.failed.keys()
+        return [ratio for ratio in self.case.ratios if not failed & {ratio.over, ratio.under, *ratio.alike}]
+
+    def _in_rounds(self, ratio: Ratio, key: str) -> list[float]:
+        over, *under = (self.runs[name] for name in (ratio.over, ratio.under, *ratio.alike))
+        return in_rounds(over, under, key)
+
     def result(self) -> dict:
         runs, failed = self.runs, self.failed
         return {
@@ -171,9 +193,14 @@ class Measuring:
             ],
             "failed": failed,
             "ratios": [
-                compared(ratio, runs[ratio.over], [runs[name] for name in (ratio.under, *ratio.alike)])
-                for ratio in self.case.ratios
-                if not failed.keys() & {ratio.over, ratio.under, *ratio.alike}
+                {
+                    "over": ratio.over,
+                    "under": ratio.under,
+                    "key": ratio.key,
+                    "ratio": ratio_of(self._in_rounds(ratio, ratio.key)),
+                    "cpu_ratio": ratio_of(self._in_rounds(ratio, CPU)),
+                }
+                for ratio in self._ratios
             ],
         }
 
@@ -187,6 +214,10 @@ def run_cases(bench: Bench, cases: Sequence[Case]) -> tuple[list[dict], bool]:
         for step, (number, each) in enumerate(steps, 1):
             bench.say(f"[{step}/{len(steps)}] round {number}/{each.rounds}  {each.case.name}: {each.case.title}")
             each.go()
+        while unsure := [each for each in measured if each.unsure]:
+            for step, each in enumerate(unsure, 1):
+                bench.say(f"[{step}/{len(unsure)}] further round {each.done + 1}  {each.case.name}: {each.case.title}")
+                each.go()
     except KeyboardInterrupt:
         whole = False
     return [each.result() for each in measured if each.done], whole
@@ -229,26 +260,24 @@ def shown(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def compared(ratio: Ratio, over: Sequence[Run], under: Sequence[Sequence[Run]]) -> dict:
-    return {
-        "over": ratio.over,
-        "under": ratio.under,
-        "key": ratio.key,
-        "ratio": ratio_of(over, under, ratio.key),
-        "cpu_ratio": ratio_of(over, under, CPU),
-    }
+def in_rounds(over: Sequence[Run], under: Sequence[Sequence[Run]], key: str) -> list[float]:
+    rounds = zip(over, zip(*under, strict=True), strict=True)
+    return [of_round([one], others, key) for one, others in rounds if all(other[key] for other in others)]
 
 
-def ratio_of(over: Sequence[Run], under: Sequence[Sequence[Run]], key: str) -> Spread | None:
+def ratio_of(each: Sequence[float]) -> Spread | None:
     """The geometric mean of the rounds', so that A ÷ B is the inverse of B ÷ A, and the least and most of them.
 
-    Where servers are started anew often it is that of the middle half: one of them may be held up by its place."""
-    rounds = zip(over, zip(*under, strict=True), strict=True)
-    each = [of_round([one], others, key) for one, others in rounds if all(other[key] for other in others)]
+    Of many it is that of the middle half: one of them may have been held up."""
     if not each:
         return None
     kept = middle_half(each) if len(each) >= MANY_ROUNDS else each
     return {"middle": geometric_mean(kept) if all(kept) else 0.0, "least": min(each), "most": max(each)}
+
+
+def error_of(each: Sequence[float]) -> float:
+    """The standard error of their geometric mean, as a share of it."""
+    return stdev(map(log, each)) / sqrt(len(each)) if len(each) > 1 and all(each) else 0.0
 
 
 def of_round(over: Sequence[Run], under: Sequence[Run], key: str) -> float:

@@ -159,7 +159,7 @@ def test_a_ratio_is_the_geometric_mean_of_the_rounds_ratios() -> None:
 
     def ratio(over: list[float], *under: list[float]) -> rounds.Spread | None:
         sides = ([{"rate": value} for value in side] for side in (over, *under))
-        return rounds.ratio_of(next(sides), list(sides), "rate")
+        return rounds.ratio_of(rounds.in_rounds(next(sides), list(sides), "rate"))
 
     over, under = [10.0, 80.0, 30.0], [10.0, 20.0, 60.0]  # 1, 4 and ½
     assert ratio(over, under) == {"middle": pytest.approx(2 ** (1 / 3)), "least": 0.5, "most": 4.0}
@@ -246,6 +246,36 @@ def test_all_cases_have_a_round_before_the_next_and_what_was_done_is_kept(tmp_pa
     assert "".join(went) == "aoncebab"
     assert not whole
     assert [len(result["sides"][0]["runs"]) for result in results] == [2, 1, 2]
+
+
+@pytest.mark.usefixtures("modules")
+def test_what_differs_from_round_to_round_has_further_ones(tmp_path: Path) -> None:
+    import rounds
+
+    def case(name: str, *ratios: float) -> rounds.Case:
+        rates = iter(ratios)
+        sides = (
+            rounds.Side("SMB", lambda _: {rounds.OUT: next(rates), rounds.CPU: 1.0}),
+            rounds.Side("peer", lambda _: {rounds.OUT: 1.0, rounds.CPU: 1.0}),
+        )
+        return rounds.Case(name, "", sides, (rounds.Ratio("SMB", "peer"),))
+
+    cases = [
+        case("steady", 1.0, 1.1, 1.0),
+        case("in the end", 1.0, 1.3, 1.0, 1.1, 1.1),
+        case("never", 1.0, 2.0, 4.0, 3.0, 2.0, 900.0),
+    ]
+    told: list[str] = []
+    results, whole = rounds.run_cases(rounds.Bench(tmp_path, rounds.USUAL, 3, told.append), cases)
+    assert whole
+    assert [len(result["sides"][0]["runs"]) for result in results] == [3, 5, 6]
+    assert [line for line in told if "further round 4" in line] == [
+        "[1/2] further round 4  in the end: ",
+        "[2/2] further round 4  never: ",
+    ]
+    assert results[2]["ratios"][0]["ratio"] == {"middle": pytest.approx(48 ** (1 / 4)), "least": 1.0, "most": 900.0}
+    results, _ = rounds.run_cases(rounds.Bench(tmp_path, rounds.QUICK, 1, told.append), [case("quick", 1.0)])
+    assert len(results[0]["sides"][0]["runs"]) == 1
 
 
 @pytest.mark.usefixtures("modules")
