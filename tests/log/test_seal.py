@@ -11,11 +11,13 @@ import pytest
 from logkit import SOMETIME, QuickDisk, mixed_turn, offsets_of, rows_of, texts_of, turn
 
 from smbroker.log import seal
+from smbroker.log.disk import Disk
 from smbroker.log.format import SCHEMA
 from smbroker.log.index import read_body, read_header
 from smbroker.log.log import Log
 from smbroker.log.reader import LogReader
 from smbroker.log.seal import seal_segment
+from smbroker.log.segments import segments_in
 from smbroker.log.settings import LogSettings
 from smbroker.model.errors import LogError
 
@@ -54,6 +56,17 @@ def test_sealing_changes_no_row(log: Log) -> None:
     after = table(log)
     assert after.equals(before)
     assert after.column("offset").to_pylist() == list(range(400))
+
+
+def test_what_was_removed_is_not_remembered(tmp_path: Path) -> None:
+    log = Log.open(tmp_path, LogSettings(seal_rows=100, retain_age=1.0), QuickDisk())
+    filled(log, 3)
+    ends: dict[int, int] = {}
+    assert [segment.end for segment in segments_in(Disk(), tmp_path, ends)] == [100, 200, 300, None]
+    assert ends == {0: 100, 100: 200, 200: 300}
+    assert log.retain(SOMETIME / SECOND + 2.5) == [0, 100]
+    assert [segment.base for segment in segments_in(Disk(), tmp_path, ends)] == [200, 300]
+    assert ends == {200: 300}
 
 
 def test_columns_that_are_the_same_in_all_rows_are_given_as_they_were(

@@ -7,6 +7,7 @@ Rules: a sealed segment counts over any tail that begins within it (a leftover o
 tail ends where the next segment begins, whatever stands in the file beyond that.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,14 +38,11 @@ def bases(names: list[str], suffix: str) -> list[int]:
 
 
 def segments_in(disk: Disk, directory: Path, ends: dict[int, int]) -> list[Segment]:
-    """In order of offsets. `ends` remembers what was found out about sealed ones."""
+    """In order of offsets. `ends` remembers what was found out about the sealed ones that are there."""
     names = disk.names(directory)
-    sealed, tails = bases(names, SEALED), bases(names, TAIL)
-    for base in sealed:
-        if base not in ends and (end := sealed_end(disk, directory, base)) is not None:
-            ends[base] = end
-    found = [(base, True, ends.get(base)) for base in sealed]
-    found += [(base, False, None) for base in tails if not _covered(base, sealed, ends)]
+    tails, sealed = bases(names, TAIL), _sealed_in(disk, directory, bases(names, SEALED), ends)
+    found = [(base, True, end) for base, end in sealed.items()]
+    found += [(base, False, None) for base in tails if not _covered(base, sealed)]
     found.sort()
     following = [*(base for base, _, _ in found[1:]), None]
     return [
@@ -53,8 +51,17 @@ def segments_in(disk: Disk, directory: Path, ends: dict[int, int]) -> list[Segme
     ]
 
 
-def _covered(base: int, sealed: list[int], ends: dict[int, int]) -> bool:
-    return any(first <= base < ends.get(first, first) for first in sealed)
+def _sealed_in(disk: Disk, directory: Path, sealed: list[int], ends: dict[int, int]) -> dict[int, int | None]:
+    """Their ends, as far as they are known; other threads may use `ends`, too."""
+    found = {base: ends.get(base) or sealed_end(disk, directory, base) for base in sealed}
+    for gone in ends.keys() - found.keys():
+        ends.pop(gone, None)
+    ends.update((base, end) for base, end in found.items() if end is not None)
+    return found
+
+
+def _covered(base: int, sealed: Mapping[int, int | None]) -> bool:
+    return any(first <= base < end for first, end in sealed.items() if end is not None)
 
 
 def sealed_end(disk: Disk, directory: Path, base: int) -> int | None:
