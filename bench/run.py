@@ -25,7 +25,8 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
     add("--list", action="store_true", help="name the cases")
     add("--only", metavar="PATTERN", action="append", help="these cases; * stands for any text (again for more)")
     add("--also", metavar="PATTERN", action="append", help="these cases besides the usual ones, as the soak")
-    add("--rounds", type=int, metavar="N", help=f"default {USUAL.rounds}, --quick {QUICK.rounds}, --full {FULL.rounds}")
+    usual = f"default {USUAL.rounds}, --quick {QUICK.rounds}, --full {FULL.rounds}"
+    add("--rounds", type=int, metavar="N", help=f"{usual}; from three on up to twice as many where ratios are unsteady")
     add("--quick", action="store_true", help="short runs: whether it works, and a first look")
     add("--full", action="store_true", help="all cases, the soak too, and longer runs")
     add("--soak", type=float, default=10.0, metavar="MINUTES", help="how long the soak takes (default 10)")
