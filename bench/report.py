@@ -5,11 +5,11 @@ import platform
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from rounds import COST, CPU, OUT, Bench, Case, Figure, Ratio, Spread, Wanted, shown
+from rounds import COST, CPU, OUT, P99, Bench, Case, Figure, Ratio, Spread, Wanted, shown
 
 GENERATOR_LIMIT = 0.95  # of a core: above it the generator was the limit, not the server
 OTHERS_LIMIT = 0.05  # of a core: above it the run was disturbed
-WHAT = {OUT: "rate", COST: "time of a message", "p99_us": "p99"}
+WHAT = {OUT: "rate", COST: "time of a message", CPU: "server CPU", P99: "p99"}
 NOTES = """\
 `†` the generator used up its core: the server could do more; compare its CPU instead.
 `*` other programs took more than 5 % of a core during a run: measure again on a quiet machine.

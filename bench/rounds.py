@@ -83,6 +83,11 @@ class Wanted:
     def met(self, value: float) -> bool:
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
+    @property
+    def inverse(self) -> "Wanted":
+        """The same bound, of B ÷ A."""
+        return Wanted(1 / self.most if self.most else None, 1 / self.least if self.least else None)
+
 
 class Sitting(Protocol):
     """A server and its load, both up."""

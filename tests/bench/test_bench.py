@@ -349,3 +349,18 @@ def test_a_result_of_medians_cannot_be_compared_with(tmp_path: Path) -> None:
     file.write_text(json.dumps({"cases": [{"name": "a", "ratios": [ratio]}]}))
     with pytest.raises(rounds.RunFailed, match="measure with this one first"):
         against.read(file)
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_bound_of_rates_is_turned_round_for_the_work_that_they_take() -> None:
+    import cases
+    import rounds
+
+    ratios = (rounds.Ratio("a", "b", wanted=rounds.Wanted(least=0.5)), rounds.Ratio("b", "a"))
+    turned = cases.in_work(rounds.Case("case", "", (), ratios)).ratios
+    assert turned == (
+        rounds.Ratio("a", "b", rounds.CPU, rounds.Wanted(most=2.0)),
+        rounds.Ratio("b", "a", rounds.CPU),
+    )
+    assert turned[0].wanted.met(1.9)
+    assert not turned[0].wanted.met(2.1)
