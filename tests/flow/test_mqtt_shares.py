@@ -5,6 +5,7 @@ from pathlib import Path
 from flow.ends import ENDS, KINDS, end, kill, lasting, numbers, publish_all
 from flow.house import Broker
 from flow.mqtt import Mqtt
+from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Publish
 
 
@@ -64,6 +65,22 @@ def what_a_member_does_not_acknowledge_goes_to_another(broker: Broker) -> None:
     mortal.drop()
     assert sorted(first + numbers(other, 5)) == list(range(10))
     assert other.quiet()
+
+
+def test_what_a_member_leaves_that_had_unsubscribed_goes_to_another(tmp_path: Path) -> None:
+    """What it has not acknowledged, and what waits because of that."""
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        mortal, other = Mqtt(broker, version=5, properties={f.RECEIVE_MAXIMUM: 3}), Mqtt(broker, version=5)
+        for member in (mortal, other):
+            member.subscribe("$share/group/s", qos=1)
+        publish_all(broker, b"s", range(10))
+        first = numbers(other, 5)
+        for _ in range(3):
+            mortal.expect(Publish)
+        assert mortal.unsubscribe("$share/group/s") == [0]
+        mortal.drop()
+        assert sorted(first + numbers(other, 5)) == list(range(10))
+        assert other.quiet()
 
 
 def test_a_share_far_behind_reads_from_the_log(tmp_path: Path) -> None:

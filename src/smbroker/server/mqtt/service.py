@@ -185,8 +185,8 @@ class Mqtt:
         session.will = None
         if will:
             self.wills.send(connection, session, will)
-        if session.sharing:
-            self._leave_shares(session)
+        give_back(session, ended=not session.lasting)
+        self._leave_shares(session)
         if not session.lasting:
             self.drop(session)
             return
@@ -201,7 +201,6 @@ class Mqtt:
         self.turn.begin()
 
     def _leave_shares(self, session: MqttSession) -> None:
-        give_back(session, ended=not session.lasting)
         for share in session.sharing:
             share.detached()
             if share.lasting and self.keeping:
@@ -237,8 +236,7 @@ class Mqtt:
     def drop(self, session: MqttSession) -> None:
         """The session ends, with all its subscriptions."""
         self._cancel_expiry(session)
-        if session.sharing:
-            give_back(session, ended=True)
+        give_back(session, ended=True)
         for one in list(session.known.all.values()):
             self._remove(session, one)
         if session.replay:

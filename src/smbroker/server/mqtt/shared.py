@@ -289,7 +289,9 @@ def _has_room(member: MqttSession) -> bool:
 
 
 def give_back(session: MqttSession, *, ended: bool) -> None:
-    """What waits in the queue of a member that is gone; and what it has not acknowledged, if its session has ended."""
+    """What waits in the queue of a member that is gone; and what it has not acknowledged, if its session has ended.
+
+    It may have unsubscribed, and still have something of the share."""
     kept: list[Item] = []
     for item in session.queue:
         if item.shared:
