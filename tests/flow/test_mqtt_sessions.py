@@ -89,6 +89,34 @@ def test_what_was_not_acknowledged_comes_again(broker: Broker, qos: int) -> None
     assert client.quiet()
 
 
+@pytest.mark.parametrize("retain", [False, True])
+def test_what_comes_again_keeps_to_a_smaller_receive_maximum(broker: Broker, retain: bool) -> None:
+    name = topic()
+    client, publisher = lasting(broker, name, 5), Mqtt(broker)
+    if not retain:
+        client.subscribe(f"{name}/+", qos=2)
+    for number in range(6):
+        publisher.publish(f"{name}/{number}", b"%d" % number, 1 + number % 2, retain=retain)
+    if retain:
+        client.subscribe(f"{name}/+", qos=2)
+    sent = [client.expect(Publish) for _ in range(6)]
+    client.drop()
+    client = Mqtt(broker, name, version=5, clean=False, properties={**KEEP, f.RECEIVE_MAXIMUM: 2})
+    publisher.publish(f"{name}/new", b"6", 1)
+    again = [client.expect(Publish) for _ in range(2)]
+    assert client.quiet()
+    client.accept(again[0])
+    again += [client.expect(Publish)]
+    assert client.quiet()
+    for one in again[1:]:
+        client.accept(one)
+    again += [client.get() for _ in range(3)]
+    found = [(one.packet_id, one.payload, one.dup) for one in again]
+    assert found == [(one.packet_id, one.payload, True) for one in sent]
+    assert client.get().payload == b"6"
+    assert client.quiet()
+
+
 def test_a_release_is_repeated_instead_of_the_message(broker: Broker) -> None:
     name = topic()
     client = lasting(broker, name, 4)

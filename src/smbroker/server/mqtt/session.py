@@ -43,8 +43,8 @@ QUEUE_BYTES = 1 << 20
 class MqttSession(Session):
     __slots__ = (
         "_last_id", "_queued", "alias_maximum", "aliases", "changed", "connection", "expires_at", "expiry", "first",
-        "inbound", "inflight", "known", "max_packet", "mqtt", "queue", "replay", "retaining", "sharing", "unsure",
-        "user", "version", "will", "will_due", "window",
+        "inbound", "inflight", "known", "max_packet", "mqtt", "queue", "replay", "resending", "retaining", "sharing",
+        "unsure", "user", "version", "will", "will_due", "window",
     )  # fmt: skip
 
     def __init__(self, service: "Mqtt", client: str) -> None:
@@ -66,6 +66,7 @@ class MqttSession(Session):
         self.queue: deque[Item] = deque()
         self._queued = 0  # bytes
         self.inflight = Flights()
+        self.resending: list[int] = []  # of those, after a reconnect: what there was no room for in the window yet
         self._last_id = 0
         self.first = 0  # the offset whose message has the identifier 1
         self.replay: Replay | None = None
@@ -303,6 +304,8 @@ class MqttSession(Session):
         return flight
 
     def _moved(self) -> None:
+        if self.resending:
+            self._resend_more()
         if self.queue:
             self.pump()
         if self.retaining:
@@ -333,19 +336,40 @@ class MqttSession(Session):
         The note of a PUBREC may not be on disk yet, and its PUBREL must not leave before it is."""
         assert self.connection
         self.aliases.clear()
-        turn, put = self.mqtt.turn, self.mqtt.turn.delivery.put
+        turn = self.mqtt.turn
+        self.resending = []
         for number, flight in self.inflight:
             if flight.received:
                 turn.acknowledge(self.connection, Ack(f.PUBREL, number).encode(self.version))
             elif flight.item.offset < 0:
-                allowed = not self.grant.limited or self.grant.subscribes[flight.item.topic]
-                frame = frame_of(self, flight.item._replace(dup=True), number) if allowed else None
-                if frame is None:
-                    del self.inflight[number]
-                    if flight.item.shared and not allowed:
-                        flight.item.shared[0].give_back(flight.item.shared[1])
-                else:
-                    put(self.connection, frame)
+                self.resending.append(number)
+        self._resend_more()
+
+    def _resend_more(self) -> None:
+        """The window may be smaller than it was: what does not fit waits for acknowledgements [MQTT-3.3.4-9]."""
+        assert self.connection
+        left = [(number, flight) for number in self.resending if (flight := self.inflight.get(number))]
+        left = [(number, flight) for number, flight in left if not flight.received]
+        put, at = self.mqtt.turn.delivery.put, 0
+        while at < len(left) and len(self.inflight) - (len(left) - at) < self.window:
+            number, flight = left[at]
+            at += 1
+            frame = self._frame_again(number, flight)
+            if frame:
+                put(self.connection, frame)
+        self.resending = [number for number, _ in left[at:]]
+
+    def _frame_again(self, number: int, flight: Flight) -> bytes | None:
+        """None, and it is not in flight any more, if it may or need not be sent again."""
+        item = flight.item
+        allowed = not self.grant.limited or self.grant.subscribes[item.topic]
+        frame = frame_of(self, item._replace(dup=True), number) if allowed else None
+        if frame is None:
+            del self.inflight[number]
+            if item.shared:
+                share, offset = item.shared
+                share.done(offset) if allowed else share.give_back(offset)
+        return frame
 
     def rights_changed(self) -> None:
         """What waits and may not be sent any more is forgotten; the queue is short, and whole again from the log."""
