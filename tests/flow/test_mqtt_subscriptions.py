@@ -77,6 +77,18 @@ def test_no_local(broker: Broker) -> None:
     assert client.get().payload == b"theirs"
 
 
+def test_no_local_holds_for_retained_messages_too(broker: Broker) -> None:
+    name = topic()
+    client, other = Mqtt(broker, version=5), Mqtt(broker)
+    client.publish(f"{name}/a", b"mine", 1, retain=True)
+    other.publish(f"{name}/b", b"theirs", 1, retain=True)
+    client.subscribe(f"{name}/+", no_local=True)
+    assert client.get().payload == b"theirs"
+    assert client.quiet()
+    client.subscribe(f"{name}/a")
+    assert client.get().payload == b"mine"
+
+
 def test_no_local_with_a_shared_subscription_is_an_error(broker: Broker) -> None:
     client = Mqtt(broker, version=5)
     with pytest.raises(AssertionError):

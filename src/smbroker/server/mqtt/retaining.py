@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from smbroker.core.router import Router
 from smbroker.model.filter import exact_topic
+from smbroker.model.message import Dialect
 from smbroker.model.topic import Topic
 from smbroker.server.mqtt.session import MqttSession
 from smbroker.server.mqtt.subscriptions import Subscription
@@ -70,7 +71,9 @@ class Retaining:
         message = session.mqtt.retained.get(topic) if subscriptions else None
         if message is None:
             return 0
-        meant = [one for one in subscriptions if session.known.all.get(one.key) is one]
+        local = message.origin.dialect is Dialect.MQTT and message.origin.client == session.name  # [MQTT-3.8.3-3]
+        current = [one for one in subscriptions if session.known.all.get(one.key) is one]
+        meant = [one for one in current if not (local and one.no_local)]
         for one in meant:
             session.send_retained(one, topic, message.payload, message.extra, message.qos)
         return len(message.payload) * len(meant)
