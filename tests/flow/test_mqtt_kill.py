@@ -290,6 +290,24 @@ def test_what_a_session_had_received_is_not_the_next_ones(tmp_path: Path) -> Non
         assert numbers(reader, 2) == [1, 2]
 
 
+def test_what_a_client_was_told_has_ended_does_not_come_back_after_a_kill(tmp_path: Path) -> None:
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        client, begun_anew = lasting(broker, "unsubscribed"), lasting(broker, "clean")
+        for each in (client, begun_anew):
+            each.subscribe("gone/#", "stays", qos=1)
+        begun_anew.disconnect()
+        assert client.unsubscribe("gone/#") == [0]
+        assert not Mqtt(broker, "clean", version=5).connack.present
+        kill(broker)
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        assert not lasting(broker, "clean").connack.present
+        client = lasting(broker, "unsubscribed")
+        assert client.connack.present
+        publish_all(broker, b"gone/x", range(1))
+        publish_all(broker, b"stays", range(1, 2))
+        assert numbers(client, 1) == [1]
+
+
 def test_history_goes_on_after_a_restart(tmp_path: Path) -> None:
     home = Home(tmp_path, kinds=KINDS)
     with home.broker() as broker:

@@ -90,7 +90,7 @@ def _admit(connection: "MqttConnection", packet: Connect, assigned: str) -> None
         _deny(connection, version, PACKET_TOO_LARGE, error)
         return
     try:
-        session, present = connection.mqtt.open(connection, packet)
+        session, present, ended = connection.mqtt.open(connection, packet)
     except Malformed as error:
         _deny(connection, version, error.reason, error)
         return
@@ -107,7 +107,7 @@ def _admit(connection: "MqttConnection", packet: Connect, assigned: str) -> None
         _opened(connection, session, connack)
     else:
         connection.hold()
-        connection.mqtt.when_kept(session, partial(_opened, connection, session, connack))
+        connection.mqtt.when_kept(session, partial(_opened, connection, session, connack), ended=ended)
 
 
 def _offered(connection: "MqttConnection", packet: Connect, assigned: str, keep_alive: int) -> f.Properties:
@@ -128,7 +128,7 @@ def _offered(connection: "MqttConnection", packet: Connect, assigned: str, keep_
 
 
 def _opened(connection: "MqttConnection", session: MqttSession, connack: Connack) -> None:
-    """A session that lasts is on disk before its client hears that it is there."""
+    """A session that lasts is on disk before its client hears that it is there; or that it is not any more."""
     if connection.closing or connection.session is not session:
         return
     answer = connection.fitting(connack)

@@ -73,9 +73,13 @@ class Mqtt:
 
     # --- connections come ---
 
-    def open(self, connection: "MqttConnection", packet: Connect) -> tuple[MqttSession, bool]:
-        """The session of a CONNECT, and whether it was there before. Raises Malformed if there is no room."""
-        session = self._owned(self.sessions.get(packet.client), connection.grant.user)
+    def open(self, connection: "MqttConnection", packet: Connect) -> tuple[MqttSession, bool, bool]:
+        """The session of a CONNECT, whether it was there before, and whether one that lasted ends instead.
+
+        Raises Malformed if there is no room."""
+        before = self.sessions.get(packet.client)
+        lasted = before is not None and before.lasting
+        session = self._owned(before, connection.grant.user)
         if session and session.connection:
             session.connection.end(SESSION_TAKEN_OVER, "another connection has taken the session over")
             session = self.sessions.get(packet.client)  # it may have ended with its connection
@@ -101,7 +105,7 @@ class Mqtt:
         self.here.add(session)
         if session.lasting and self.keeping:
             self.keeping.session(session)
-        return session, present
+        return session, present, lasted and not present
 
     def _owned(self, session: MqttSession | None, user: str | None) -> MqttSession | None:
         """The session, if it is this user's. One of somebody who was not known makes room for a user."""
@@ -154,9 +158,10 @@ class Mqtt:
         for share in session.sharing:
             share.attached()
 
-    def when_kept(self, session: MqttSession, callback: Callable[[], None]) -> None:
-        """Calls back when what is remembered of the session survives a crash; at once if nothing has to."""
-        if self.keeping and session.lasting:
+    def when_kept(self, session: MqttSession, callback: Callable[[], None], *, ended: bool = False) -> None:
+        """Calls back when what is remembered of the session survives a crash, and that the one before it has ended
+        (`ended`); at once if nothing has to."""
+        if self.keeping and (session.lasting or ended):
             self.keeping.after(callback)
         else:
             callback()

@@ -46,7 +46,7 @@ def subscribe(connection: "MqttConnection", packet: Subscribe) -> None:
         answer.codes.append(one.qos)
         if not one.share and wanted is None and (options.handling == 0 or (options.handling == 1 and new)):
             made.append(one)
-    service.when_kept(session, partial(_subscribed, connection, session, answer, made))
+    service.when_kept(session, partial(_answer, connection, session, answer, made))
 
 
 def _check_allowed(raw: bytes, nobody: tuple[str, ...]) -> None:
@@ -70,7 +70,7 @@ def _asked(options: Topics, identifier: int) -> Subscription:
     return Subscription.asked(pattern, share, options, identifier)
 
 
-def _subscribed(connection: "MqttConnection", session: MqttSession, answer: Results, made: list[Subscription]) -> None:
+def _answer(connection: "MqttConnection", session: MqttSession, answer: Results, made: list[Subscription]) -> None:
     if connection.closing or connection.session is not session:
         return
     connection.say(answer)
@@ -84,7 +84,7 @@ def unsubscribe(connection: "MqttConnection", packet: Unsubscribe) -> None:
     session = connection.session
     assert session
     connection.turn.settle()
-    codes = []
+    codes: list[int] = []
     for raw in packet.filters:
         try:
             gone = connection.mqtt.unsubscribe(session, *mqtt.decode_filter(raw))
@@ -93,4 +93,5 @@ def unsubscribe(connection: "MqttConnection", packet: Unsubscribe) -> None:
             if error.reason == PROTOCOL_ERROR:
                 raise
             codes.append(error.reason)
-    connection.say(Results(f.UNSUBACK, packet.packet_id, codes))
+    answer = Results(f.UNSUBACK, packet.packet_id, codes)
+    connection.mqtt.when_kept(session, partial(_answer, connection, session, answer, []))
