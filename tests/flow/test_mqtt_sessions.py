@@ -383,6 +383,17 @@ def test_history_comes_before_what_is_new_and_nothing_twice(logged: Broker, want
         publishing.join()
 
 
+def test_a_history_that_is_refused_leaves_the_subscription_as_it_was(broker: Broker) -> None:
+    name = topic()
+    client = lasting(broker, name, 5)
+    assert client.subscribe(name, qos=1, properties={f.SUBSCRIPTION_ID: 7}) == [1]
+    assert client.subscribe(name, "$share/g/x", properties={f.USER: [("smb-replay", "never")]}) == [0x83, 0x83]
+    Mqtt(broker).publish(name, b"x", 1)
+    message = client.get()
+    assert (message.qos, message.payload, message.properties) == (1, b"x", {f.SUBSCRIPTION_ID: [7]})
+    assert client.unsubscribe(name, "$share/g/x") == [0, 0x11]
+
+
 def test_there_is_no_replay_without_a_log(relaying: Broker) -> None:
     client = Mqtt(relaying, version=5)
     assert client.subscribe("h", properties={f.USER: [("smb-replay", "all")]}) == [0x83]

@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from smbroker.server.mqtt.service import Mqtt
 
 
+def check(service: "Mqtt", session: MqttSession, one: Subscription, wanted: str) -> None:
+    """Raises Malformed: there is no such history, so the subscription is not made; one before it stays."""
+    _start(wanted, session, one, *_sources(service, one))
+
+
 def go_back(service: "Mqtt", session: MqttSession, one: Subscription, wanted: str) -> None:
-    """The history of a subscription, before what is new. Raises Malformed: it has none, and is not made."""
-    try:
-        commits, history = _sources(service, one)
-        start = _start(wanted, session, one, commits, history)
-    except Malformed:
-        service.unsubscribe(session, one.share, one.pattern)
-        raise
+    """The history of a subscription, before what is new. It was checked."""
+    commits, history = _sources(service, one)
+    start = _start(wanted, session, one, commits, history)
     replay = session.replay or service.keep(session)
     if isinstance(start, int):
         replay.go_back(one, start, commits.recent.next)

@@ -10,7 +10,7 @@ from smbroker.dialects.mqtt.packets import Results, Subscribe, Topics, Unsubscri
 from smbroker.dialects.mqtt.reasons import NO_SUBSCRIPTION_EXISTED, NOT_AUTHORIZED, PROTOCOL_ERROR, UNSPECIFIED
 from smbroker.model.errors import Refused
 from smbroker.model.grant import Grant
-from smbroker.server.mqtt.going_back import go_back
+from smbroker.server.mqtt import going_back
 from smbroker.server.mqtt.retaining import Retaining
 from smbroker.server.mqtt.session import MqttSession
 from smbroker.server.mqtt.subscriptions import Subscription
@@ -32,9 +32,11 @@ def subscribe(connection: "MqttConnection", packet: Subscribe) -> None:
             _check_allowed(options.filter, service.config.no_subscribe)
             one = _asked(options, identifier)
             _check_rights(connection.grant, one, wanted)
+            if wanted is not None:
+                going_back.check(service, session, one, wanted)
             new = service.subscribe(session, one)
             if wanted is not None:
-                go_back(service, session, one, wanted)
+                going_back.go_back(service, session, one, wanted)
         except Malformed as error:
             if error.reason == PROTOCOL_ERROR:
                 raise
