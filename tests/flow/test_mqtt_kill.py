@@ -308,6 +308,39 @@ def test_what_a_client_was_told_has_ended_does_not_come_back_after_a_kill(tmp_pa
         assert numbers(client, 1) == [1]
 
 
+@pytest.mark.parametrize("name", ["$share/group/t", "t"])
+def test_a_message_without_an_offset_that_was_received_is_released_after_a_restart(tmp_path: Path, name: str) -> None:
+    """Neither a shared nor a retained message is sent again, and its identifier is not used until it is free."""
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        client = lasting(broker, "client")
+        if name == "t":
+            Mqtt(broker).publish("t", b"1", 2, retain=True)
+        client.subscribe(name, qos=2)
+        if name != "t":
+            Mqtt(broker).publish("t", b"1", 2)
+        message: Publish = client.expect(Publish)
+        client.send(Ack(f.PUBREC, message.packet_id))
+        assert client.expect(Ack).kind == f.PUBREL
+        client.drop()
+        assert Mqtt(broker).quiet()
+        broker.stop()
+    for again in range(2):
+        with Broker(kinds=KINDS, data=tmp_path) as broker:
+            client = lasting(broker, "client")
+            release: Ack = client.expect(Ack)
+            assert (release.kind, release.packet_id) == (f.PUBREL, message.packet_id)
+            assert client.quiet()
+            Mqtt(broker).publish("t", b"2", 1)
+            new = client.get()
+            assert (new.payload, new.packet_id != message.packet_id) == (b"2", True)
+            if again:
+                client.send(Ack(f.PUBCOMP, message.packet_id))
+            assert client.quiet()
+            broker.stop()
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        assert lasting(broker, "client").quiet()
+
+
 def test_history_goes_on_after_a_restart(tmp_path: Path) -> None:
     home = Home(tmp_path, kinds=KINDS)
     with home.broker() as broker:

@@ -106,6 +106,8 @@ class MqttKeeping:
 
     def _save(self, session: MqttSession) -> None:
         about: dict[str, Any] = {"expiry": session.expiry, "inbound": sorted(session.inbound - session.unsure)}
+        if session.releasing:
+            about["releasing"] = sorted(session.releasing)
         if session.user is not None:
             about["user"] = session.user
         if session.will:
@@ -179,6 +181,7 @@ class MqttKeeping:
         session.expiry = about.get("expiry", NEVER)
         session.will, session.will_due = will, due
         session.inbound = set(about.get("inbound", ()))
+        session.restore_releasing(about.get("releasing", ()))
         end = self._commits.recent.next  # a log that was begun anew has not come as far as what was saved
         for pattern, (_, start) in one.subscriptions.items():
             service.restored(session, _unpacked(pattern, one.options.get(pattern), start, end))

@@ -43,8 +43,8 @@ QUEUE_BYTES = 1 << 20
 class MqttSession(Session):
     __slots__ = (
         "_last_id", "_queued", "alias_maximum", "aliases", "changed", "connection", "expires_at", "expiry", "first",
-        "inbound", "inflight", "known", "max_packet", "mqtt", "queue", "replay", "resending", "retaining", "sharing",
-        "unsure", "user", "version", "will", "will_due", "window",
+        "inbound", "inflight", "known", "max_packet", "mqtt", "queue", "releasing", "replay", "resending", "retaining",
+        "sharing", "unsure", "user", "version", "will", "will_due", "window",
     )  # fmt: skip
 
     def __init__(self, service: "Mqtt", client: str) -> None:
@@ -62,10 +62,11 @@ class MqttSession(Session):
         self.aliases: dict[Topic, int] = {}
         self.inbound: set[int] = set()  # QoS 2: identifiers of what the client has not released yet
         self.unsure: set[int] = set()  # those of them that are not on disk yet
-        self.changed = False  # `inbound` is not as it was saved
+        self.changed = False  # `inbound` or `releasing` is not as it was saved
         self.queue: deque[Item] = deque()
         self._queued = 0  # bytes
         self.inflight = Flights()
+        self.releasing: set[int] = set()  # QoS 2: those that the client has, of messages that have no offset
         self.resending: list[int] = []  # of those, after a reconnect: what there was no room for in the window yet
         self._last_id = 0
         self.first = 0  # the offset whose message has the identifier 1
@@ -285,6 +286,8 @@ class MqttSession(Session):
                 offset, sent, shared = flight.item.offset, flight.item.qos, flight.item.shared
             if sent != qos:
                 raise protocol_error("an acknowledgement that does not belong to the message's QoS")
+            if self.releasing:
+                self._released(numbers[at - 1])
             if shared:
                 shared[0].done(shared[1])
             if replay:
@@ -295,13 +298,30 @@ class MqttSession(Session):
         """PUBREC: from here on only PUBREL is sent again."""
         flight = self.inflight.get(number)
         if flight is not None:
-            if flight.item.qos != 2:
+            item = flight.item
+            if item.qos != 2:
                 raise protocol_error("PUBREC for a message with QoS 1")
             flight.received = True
-            flight.item = flight.item._replace(payload=b"")
+            flight.item = item._replace(payload=b"", shared=None)
+            if item.shared:
+                item.shared[0].done(item.shared[1])
+            if item.offset < 0:
+                self.releasing.add(number)
+                self.changed = True
             if self.replay:
                 self.replay.touched = True
         return flight
+
+    def _released(self, number: int) -> None:
+        if number in self.releasing:
+            self.releasing.discard(number)
+            self.changed = True
+
+    def restore_releasing(self, numbers: Iterable[int]) -> None:
+        """From before a restart: their PUBREL is to be sent again."""
+        for number in numbers:
+            self.releasing.add(number)
+            self.inflight[number] = Flight(Item(-1, b"", b"", NO_EXTRA, 2), received=True)
 
     def _moved(self) -> None:
         if self.resending:
