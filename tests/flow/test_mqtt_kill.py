@@ -341,6 +341,30 @@ def test_a_message_without_an_offset_that_was_received_is_released_after_a_resta
         assert lasting(broker, "client").quiet()
 
 
+@ENDS
+@pytest.mark.parametrize("filters", [["t/#"], ["t/#", *(f"t/{number}" for number in range(120))]], ids=["one", "many"])
+def test_what_was_begun_of_a_subscription_that_has_ended_is_completed(
+    tmp_path: Path, how: str, filters: list[str]
+) -> None:
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        client = lasting(broker, "client")
+        client.subscribe("other", *filters, qos=2)
+        Mqtt(broker).publish("t/1", b"1", 2)
+        Mqtt(broker).publish("t/1", b"2", 1)
+        sent = [client.expect(Publish) for _ in range(2)]
+        client.unsubscribe(*reversed(filters))
+        Mqtt(broker).publish("t/1", b"3", 1)
+        assert client.quiet()
+        end(broker, how)
+    with Broker(kinds=KINDS, data=tmp_path) as broker:
+        client = lasting(broker, "client")
+        again = [client.get() for _ in sent]
+        assert [(one.packet_id, one.payload, one.dup) for one in again] == [
+            (one.packet_id, one.payload, True) for one in sent
+        ]
+        assert client.quiet()
+
+
 def test_history_goes_on_after_a_restart(tmp_path: Path) -> None:
     home = Home(tmp_path, kinds=KINDS)
     with home.broker() as broker:

@@ -90,6 +90,8 @@ class MqttKeeping:
 
     def unsubscribed(self, session: MqttSession, one: Subscription) -> None:
         self._state.drop_subscription(_key(session), _packed(one))
+        if session.replay and session.replay.ended:
+            self._save(session)
 
     def after(self, callback: Callable[[], None]) -> None:
         """Calls back when what was told so far is on disk."""
@@ -118,6 +120,8 @@ class MqttKeeping:
         if session.replay:
             cursor, high, pending = session.replay.saved()
             about |= {"high": high, "pending": pending, "done": sorted(session.replay.done)}
+            if session.replay.ended:
+                about["ended"] = [packed(pattern).hex() for pattern in session.replay.ended]
             session.replay.touched = False
             self._saved[session] = high
         self._state.save_mqtt(_key(session), cursor, int(session.expires_at), json.dumps(about))
@@ -189,6 +193,7 @@ class MqttKeeping:
             replay = service.keep(session, min(one.cursor, end))
             replay.restore(min(about.get("high", 0), end), [entry for entry in about["pending"] if entry[0] < end])
             replay.done.update(about.get("done", ()))
+            replay.ended = frozenset(unpacked(bytes.fromhex(pattern)) for pattern in about.get("ended", ()))
         session.regroup()
         if session.expiry != NEVER:
             session.expires_at = float(one.expires or now + session.expiry)

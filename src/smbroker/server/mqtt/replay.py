@@ -14,6 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from smbroker.log.questions import Failed, Piece, Request
+from smbroker.model.filter import REST, Filter
 from smbroker.model.message import NO_EXTRA, Columns
 from smbroker.model.topic import Topic
 from smbroker.server.commits import Commits
@@ -27,14 +28,15 @@ if TYPE_CHECKING:
     from smbroker.server.turn import Turn
 
 STEP_ROWS = 5_000  # that one step looks at
+MAX_ENDED = 100  # filters that are remembered after their subscriptions; with more, all topics are looked at
 PENDING = 1 << 62  # the start of a subscription until it is known: above all offsets, and each another
 _pendings = count(PENDING)
 
 
 class Replay:
     __slots__ = (
-        "_asked", "_going_on", "_holds", "_piece", "_reading", "_waking", "commits", "cursor", "done", "fresh", "high",
-        "history", "live", "pending", "session", "touched", "turn",
+        "_asked", "_going_on", "_holds", "_piece", "_reading", "_waking", "commits", "cursor", "done", "ended", "fresh",
+        "high", "history", "live", "pending", "session", "touched", "turn",
     )  # fmt: skip
 
     def __init__(self, session: MqttSession, turn: "Turn", commits: Commits, history: History, cursor: int) -> None:
@@ -46,6 +48,7 @@ class Replay:
         self.high = cursor
         self.fresh = cursor  # QoS 0 from here on: what was published while the client was away is not for it
         self.pending: dict[int, tuple[int, bool]] = {}  # offset: QoS, whether PUBREC has come
+        self.ended: frozenset[Filter] = frozenset()  # of subscriptions that have, while something was in flight
         self.done: set[int] = set()  # ahead of the cursor and acknowledged: from before a restart
         self.live = False
         self.touched = True  # there is something new to save
@@ -87,6 +90,11 @@ class Replay:
             current.start = self.commits.recent.next
         if not self.live and self.session.connection:
             self.wake()
+
+    def end(self, one: Subscription) -> None:
+        """It has ended. "It MUST complete the delivery of any … messages which it has started" [MQTT-3.10.4-3]"""
+        if self.pending or len(self.session.inflight):
+            self.ended = self.ended | {one.pattern} if len(self.ended) < MAX_ENDED else frozenset(((REST,),))
 
     def go_back(self, one: Subscription, start: int, seam: int) -> None:
         """The history of this subscription, up to the seam, first; the others do not get anything twice."""
@@ -263,6 +271,8 @@ class Replay:
     def _ask(self) -> None:
         self._asked = True
         filters = frozenset(one.pattern for one in self.session.known.own)
+        if self.pending:
+            filters |= self.ended
         if not filters:
             self._asked = False
             self.cursor = self.commits.recent.first
@@ -351,6 +361,8 @@ class Replay:
         for _, flight in self.session.inflight:
             if flight.item.offset >= 0:
                 pending[flight.item.offset] = flight.item.qos, flight.received
+        if not pending:
+            self.ended = frozenset()
         cursor = min((offset for offset, (_, done) in pending.items() if not done), default=high)
         return cursor, high, [(offset, qos, done) for offset, (qos, done) in sorted(pending.items())]
 

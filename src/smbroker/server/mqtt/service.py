@@ -309,6 +309,8 @@ class Mqtt:
         if one is None:
             return False
         self._remove(session, one)
+        if session.replay and not share:
+            session.replay.end(one)
         if self.keeping and session.lasting:
             self.keeping.unsubscribed(session, one)
         if session.regroup():
