@@ -67,7 +67,7 @@ class MqttSession(Session):
         self._queued = 0  # bytes
         self.inflight = Flights()
         self.releasing: set[int] = set()  # QoS 2: those that the client has, of messages that have no offset
-        self.resending: list[int] = []  # of those, after a reconnect: what there was no room for in the window yet
+        self.resending: deque[int] = deque()  # of those: for what the window has no room yet
         self._last_id = 0
         self.first = 0  # the offset whose message has the identifier 1
         self.replay: Replay | None = None
@@ -357,7 +357,7 @@ class MqttSession(Session):
         assert self.connection
         self.aliases.clear()
         turn = self.mqtt.turn
-        self.resending = []
+        self.resending.clear()
         for number, flight in self.inflight:
             if flight.received:
                 turn.acknowledge(self.connection, Ack(f.PUBREL, number).encode(self.version))
@@ -368,16 +368,12 @@ class MqttSession(Session):
     def _resend_more(self) -> None:
         """The window may be smaller than it was: what does not fit waits for acknowledgements [MQTT-3.3.4-9]."""
         assert self.connection
-        left = [(number, flight) for number in self.resending if (flight := self.inflight.get(number))]
-        left = [(number, flight) for number, flight in left if not flight.received]
-        put, at = self.mqtt.turn.delivery.put, 0
-        while at < len(left) and len(self.inflight) - (len(left) - at) < self.window:
-            number, flight = left[at]
-            at += 1
-            frame = self._frame_again(number, flight)
-            if frame:
-                put(self.connection, frame)
-        self.resending = [number for number, _ in left[at:]]
+        resending = self.resending
+        while resending and len(self.inflight) - len(resending) < self.window:
+            number = resending.popleft()
+            flight = self.inflight.get(number)
+            if flight and not flight.received and (frame := self._frame_again(number, flight)):
+                self.mqtt.turn.delivery.put(self.connection, frame)
 
     def _frame_again(self, number: int, flight: Flight) -> bytes | None:
         """None, and it is not in flight any more, if it may or need not be sent again."""
