@@ -1,12 +1,16 @@
+import errno
+import os
 import pickle
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet as pq
 
 from smbroker.log import history, stretches
+from smbroker.log.disk import Disk
 from smbroker.log.history import Readings
 from smbroker.log.log import Log
-from smbroker.log.questions import Failed, Piece, Request
+from smbroker.log.questions import Answer, Backwards, Count, Failed, Form, Moment, Piece, Place, Request, Search
 from smbroker.log.reader import LogReader
 from smbroker.log.seal import seal_segment
 from smbroker.log.settings import LogSettings
@@ -142,3 +146,59 @@ def test_damage_is_said_with_the_offset_after_it(log: Log, tmp_path: Path) -> No
     assert (answer.code, answer.next) == ("damaged", 10)
     assert [offset for piece in followed(readings, 10, 30, None) for offset in piece.offsets] == list(range(10, 30))
     log.close()
+
+
+def answers_to_all(readings: Readings) -> list[Answer]:
+    """One question of each kind, about all of the log."""
+    return [
+        readings.answer(question)
+        for question in (
+            Request(1, 0, 30, None),
+            Request(2, 0, 30, frozenset([b"t1"])),
+            Search(3, 0, 30, parse("t1/#"), 100, Form.LINES),
+            Backwards.first_step(4, 0, 30, parse("t2"), 10, None),
+            Moment(5, 1),
+            Count(6, 30, 100),
+        )
+    ]
+
+
+def test_damage_in_the_times_of_a_sealed_file_is_said_to_who_asks_for_a_time(log: Log, tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020}.parquet"
+    raw = bytearray(path.read_bytes())
+    times = pq.read_metadata(path).row_group(0).column(1)
+    raw[times.data_page_offset + times.total_compressed_size - 4] ^= 1
+    path.write_bytes(raw)
+    answer = Readings(LogReader(tmp_path)).answer(Moment(1, 1))
+    assert isinstance(answer, Failed)
+    assert (answer.code, answer.next) == ("damaged", 10)
+
+
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("name", [b"kind", b"payload"])
+def test_damaged_names_in_a_sealed_file_are_said(log: Log, tmp_path: Path, name: bytes, index: bool) -> None:
+    path = tmp_path / f"{0:020}.parquet"
+    raw = path.read_bytes()
+    at = raw.index(name, len(raw) - 8 - int.from_bytes(raw[-8:-4], "little"))
+    if not index:
+        (tmp_path / f"{0:020}.index").unlink()
+    for other in (b"x", b"\xff"):
+        path.write_bytes(raw[:at] + other + raw[at + 1 :])
+        answers = answers_to_all(Readings(LogReader(tmp_path)))
+        assert {answer.code for answer in answers if isinstance(answer, Failed)} <= {"damaged"}
+        assert isinstance(answers[0], Failed)
+
+
+def test_a_tail_that_the_disk_cannot_read_is_damaged(log: Log, tmp_path: Path) -> None:
+    class BadSector(Disk):
+        def pread(self, handle: int, length: int, position: int) -> bytes:
+            if position and Path(f"/proc/self/fd/{handle}").readlink().suffix == ".arrow":
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return super().pread(handle, length, position)
+
+    readings = Readings(LogReader(tmp_path, BadSector()))
+    for question in (Request(1, 10, 30, None), Moment(2, 11)):
+        answer = readings.answer(question)
+        assert isinstance(answer, Failed)
+        assert answer.code == "damaged"
+    assert readings.answer(Count(3, 30, 100)) == Place(3, 30)

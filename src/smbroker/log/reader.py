@@ -20,7 +20,7 @@ from smbroker.log.disk import Disk
 from smbroker.log.format import Bad, Note
 from smbroker.log.index import read_header
 from smbroker.log.sealed import SealedFile
-from smbroker.log.segments import INDEX, SEALED, TAIL, Segment, file_of, segments_in
+from smbroker.log.segments import INDEX, SEALED, TAIL, Segment, damage_told, file_of, segments_in
 from smbroker.log.tail import TailIndex, read_notes, read_rows
 from smbroker.log.topics import TopicChoice, Topics
 from smbroker.model.errors import LogError
@@ -160,8 +160,9 @@ class LogReader:
         path = file_of(self.directory, segment.base, TAIL)
         handle = self._disk.open(path)
         try:
-            index, stopped = self._tail_index(handle, segment.base, view.limit(segment))
-            yield from read_rows(self._disk, handle, path, index, start, min(end, index.end), choice)
+            with damage_told(path):
+                index, stopped = self._tail_index(handle, segment.base, view.limit(segment))
+                yield from read_rows(self._disk, handle, path, index, start, min(end, index.end), choice)
             if index.end < end and (stopped or segment.end is None):
                 reason = stopped.reason if stopped else "missing"
                 raise LogError("damaged", f"{path.name}: at byte {index.length} a message {reason}")
@@ -198,15 +199,16 @@ class LogReader:
         path = file_of(self.directory, segment.base, TAIL)
         handle = self._disk.open(path)
         try:
-            index, _ = self._tail_index(handle, segment.base, end)
-            message = bisect_left(index.latest, ts)
-            if message == len(index.bases):
+            with damage_told(path):
+                index, _ = self._tail_index(handle, segment.base, end)
+                message = bisect_left(index.latest, ts)
+                if message == len(index.bases):
+                    return None
+                for batch in read_rows(self._disk, handle, path, index, index.bases[message], end, None):
+                    found = pc.index(pc.greater_equal(batch.column("ts").cast(pa.int64()), ts), True).as_py()
+                    if found >= 0:
+                        return int(batch.column("offset")[found].as_py())
                 return None
-            for batch in read_rows(self._disk, handle, path, index, index.bases[message], end, None):
-                found = pc.index(pc.greater_equal(batch.column("ts").cast(pa.int64()), ts), True).as_py()
-                if found >= 0:
-                    return int(batch.column("offset")[found].as_py())
-            return None
         finally:
             self._disk.close(handle)
 

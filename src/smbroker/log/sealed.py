@@ -18,7 +18,7 @@ from smbroker.log.disk import Disk
 from smbroker.log.format import SCHEMA
 from smbroker.log.index import Body, read_body
 from smbroker.log.pages import Pages
-from smbroker.log.segments import INDEX, SEALED, file_of
+from smbroker.log.segments import INDEX, SEALED, damage_told, file_of
 from smbroker.log.topics import TopicChoice
 from smbroker.model.errors import LogError
 
@@ -39,19 +39,20 @@ class SealedFile:
         self.path = file_of(directory, base, SEALED)
         self._disk = disk
         self._handle = disk.open(self.path)
-        try:
-            self._file = self._parquet(read_dictionary=[] if plain else _DICTIONARIES)
-        except BaseException:
-            disk.close(self._handle)
-            raise
         self._body: Body | None = None
         self._pages: Pages | None = None
         self._index = file_of(directory, base, INDEX)
-        metadata = self._file.metadata
         self._starts = [0]  # the first row of each row group, and the end
-        for group in range(metadata.num_row_groups):
-            self._starts.append(self._starts[-1] + metadata.row_group(group).num_rows)
-        self._leaves = {metadata.schema.column(leaf).path: leaf for leaf in range(metadata.num_columns)}
+        try:
+            with damage_told(self.path):
+                self._file = self._parquet(read_dictionary=[] if plain else _DICTIONARIES)
+                metadata = self._file.metadata
+                for group in range(metadata.num_row_groups):
+                    self._starts.append(self._starts[-1] + metadata.row_group(group).num_rows)
+                self._leaves = {metadata.schema.column(leaf).path: leaf for leaf in range(metadata.num_columns)}
+        except BaseException:
+            disk.close(self._handle)
+            raise
 
     def close(self) -> None:
         self._file.close(force=True)
@@ -62,18 +63,13 @@ class SealedFile:
         metadata, base, starts = self._file.metadata, self.base, self._starts
         return [
             (base + starts[group], base + starts[group + 1], metadata.row_group(group).total_byte_size)
-            for group in range(metadata.num_row_groups)
+            for group in range(len(starts) - 1)
         ]
 
     def _parquet(self, read_dictionary: list[str]) -> pq.ParquetFile:
-        try:
-            return pq.ParquetFile(
-                self.path, read_dictionary=read_dictionary, page_checksum_verification=True, pre_buffer=False
-            )
-        except FileNotFoundError:
-            raise
-        except (OSError, pa.ArrowException) as error:
-            raise LogError("damaged", f"{self.path.name}: {error}") from error
+        return pq.ParquetFile(
+            self.path, read_dictionary=read_dictionary, page_checksum_verification=True, pre_buffer=False
+        )
 
     def read(
         self, start: int, end: int, choice: TopicChoice | None = None, columns: Sequence[str] | None = None
@@ -81,12 +77,12 @@ class SealedFile:
         """The rows with offsets in [start, end), in order, with these columns in the schema's order."""
         schema = SCHEMA if columns is None else pa.schema([field for field in SCHEMA if field.name in columns])
         first, last = start - self.base, end - self.base
-        if choice is not None and self._holds_only(choice):
-            choice = None  # nothing to leave out: much faster
-            self._file.close(force=True)
-            self._file = self._parquet(read_dictionary=[])
-        groups = range(len(self._starts) - 1) if choice is None else self._groups_with(choice)
-        try:
+        with damage_told(self.path):
+            if choice is not None and self._holds_only(choice):
+                choice = None  # nothing to leave out: much faster
+                self._file.close(force=True)
+                self._file = self._parquet(read_dictionary=[])
+            groups = range(len(self._starts) - 1) if choice is None else self._groups_with(choice)
             for group in groups:
                 low, high = max(first, self._starts[group]), min(last, self._starts[group + 1])
                 if low >= high:
@@ -95,8 +91,6 @@ class SealedFile:
                     yield from self._all(group, low - self._starts[group], high - self._starts[group], schema)
                 else:
                     yield from self._chosen(group, low, high, choice, schema)
-        except (OSError, pa.ArrowException) as error:
-            raise LogError("damaged", f"{self.path.name}: {error}") from error
 
     def _all(self, group: int, low: int, high: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         same = self._same_columns(group, schema)
@@ -209,14 +203,15 @@ class SealedFile:
 
     def offset_at(self, ts: int) -> int:
         """The first offset whose ts is `ts` or later; the segment must have one."""
-        leaf = self._leaves["ts"]
-        for group in range(len(self._starts) - 1):
-            statistics = self._file.metadata.row_group(group).column(leaf).statistics
-            if statistics is not None and statistics.max_raw < ts:
-                continue
-            found = pc.index(pc.greater_equal(self._column(group, "ts").cast(pa.int64()), ts), True).as_py()
-            if found >= 0:
-                return self.base + self._starts[group] + int(found)
+        with damage_told(self.path):
+            leaf = self._leaves["ts"]
+            for group in range(len(self._starts) - 1):
+                statistics = self._file.metadata.row_group(group).column(leaf).statistics
+                if statistics is not None and statistics.max_raw < ts:
+                    continue
+                found = pc.index(pc.greater_equal(self._column(group, "ts").cast(pa.int64()), ts), True).as_py()
+                if found >= 0:
+                    return self.base + self._starts[group] + int(found)
         raise LogError("damaged", f"{self.path.name}: no row is as late as the index says")
 
 

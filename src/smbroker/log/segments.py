@@ -7,7 +7,8 @@ Rules: a sealed segment counts over any tail that begins within it (a leftover o
 tail ends where the next segment begins, whatever stands in the file beyond that.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,9 +16,12 @@ import pyarrow as pa
 
 from smbroker.log.disk import Disk
 from smbroker.log.index import read_header
+from smbroker.model.errors import LogError
 
 TAIL, SEALED, INDEX, TEMPORARY, DAMAGED = ".arrow", ".parquet", ".index", ".tmp", ".damaged"
 _DIGITS = 20
+# no checksum covers what Parquet says of itself: where that is damaged, names may be missing or not be UTF-8
+UNREADABLE = (OSError, pa.ArrowException, KeyError, ValueError)
 
 
 class Segment(NamedTuple):
@@ -73,5 +77,16 @@ def sealed_end(disk: Disk, directory: Path, base: int) -> int | None:
 
     try:
         return base + int(parquet.read_metadata(file_of(directory, base, SEALED)).num_rows)
-    except (OSError, pa.ArrowException):
+    except UNREADABLE:
         return None
+
+
+@contextmanager
+def damage_told(path: Path) -> Iterator[None]:
+    """What keeps an open file from being read is damage: LogError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except UNREADABLE as error:
+        raise LogError("damaged", f"{path.name}: {error}") from error
