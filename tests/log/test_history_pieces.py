@@ -14,6 +14,7 @@ from smbroker.log.questions import Answer, Backwards, Count, Failed, Form, Momen
 from smbroker.log.reader import LogReader
 from smbroker.log.seal import seal_segment
 from smbroker.log.settings import LogSettings
+from smbroker.model.errors import LogError
 from smbroker.model.filter import parse
 from smbroker.model.message import Columns, Dialect, Extra, Kind, Origin
 
@@ -172,6 +173,7 @@ def test_damage_in_the_times_of_a_sealed_file_is_said_to_who_asks_for_a_time(log
     answer = Readings(LogReader(tmp_path)).answer(Moment(1, 1))
     assert isinstance(answer, Failed)
     assert (answer.code, answer.next) == ("damaged", 10)
+    log.close()
 
 
 @pytest.mark.parametrize("index", [True, False])
@@ -187,6 +189,7 @@ def test_damaged_names_in_a_sealed_file_are_said(log: Log, tmp_path: Path, name:
         answers = answers_to_all(Readings(LogReader(tmp_path)))
         assert {answer.code for answer in answers if isinstance(answer, Failed)} <= {"damaged"}
         assert isinstance(answers[0], Failed)
+    log.close()
 
 
 def test_a_tail_that_the_disk_cannot_read_is_damaged(log: Log, tmp_path: Path) -> None:
@@ -202,3 +205,24 @@ def test_a_tail_that_the_disk_cannot_read_is_damaged(log: Log, tmp_path: Path) -
         assert isinstance(answer, Failed)
         assert answer.code == "damaged"
     assert readings.answer(Count(3, 30, 100)) == Place(3, 30)
+    log.close()
+
+
+@pytest.mark.parametrize("topics", [None, frozenset([b"t0", b"t1", b"t2"])])
+def test_what_stands_before_damage_in_a_tail_is_given(
+    log: Log, tmp_path: Path, topics: frozenset[bytes] | None
+) -> None:
+    log.close()  # cuts off the room for more
+    path = tmp_path / f"{10:020}.arrow"
+    raw = bytearray(path.read_bytes())
+    raw[-20] ^= 1  # in the second of two appends
+    path.write_bytes(raw)
+    found: list[int] = []
+
+    def read() -> None:
+        for batch in LogReader(tmp_path).read(0, topics=topics):
+            found.extend(batch.column("offset").to_pylist())
+
+    with pytest.raises(LogError, match="wrong CRC"):
+        read()
+    assert found == list(range(20))

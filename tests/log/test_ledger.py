@@ -37,3 +37,23 @@ def test_of_queries_of_one_batch_the_last_are_kept(tmp_path: Path, monkeypatch: 
     assert known(Ledger(state, log)) == {*lasting, writes[-1]}
     state.close()
     log.close()
+
+
+def test_damage_in_a_closed_tail_takes_no_batch_along_but_those_after_it(tmp_path: Path) -> None:
+    log, state = Log.open(tmp_path / "log", disk=QuickDisk()), State(tmp_path / "state.db")
+    before = Ledger(state, log)
+    before.load()
+    for tail in range(2):
+        for query in ("one", "two", "three"):
+            log.append([turn(["x" * 100])], [before.note(f"{query} {tail}", 7)])
+        log.rotate()
+    closed = tmp_path / "log" / f"{0:020}.arrow"
+    raw = bytearray(closed.read_bytes())
+    raw[raw.index(b"x" * 100, len(raw) // 2)] ^= 1  # of the second one
+    closed.write_bytes(raw)
+    after = Ledger(state, log)
+    assert after.apply(log.next_offset)
+    known = [f"{query} {tail}" for tail in range(2) for query in ("one", "two", "three")]
+    assert [after.last(query) for query in known] == [7, None, None, 7, 7, 7]
+    state.close()
+    log.close()

@@ -7,7 +7,7 @@ file that vanishes between listing and opening was just sealed or removed: look 
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -256,7 +256,8 @@ class LogReader:
     def notes(self, start: int = 0, until: int | None = None) -> Iterator[tuple[int, list[Note]]]:
         """The notes of all messages from offset `start` on that are not sealed yet, with the offset after each.
 
-        Of appends that go past `until` they are left out."""
+        Of appends that go past `until` they are left out, and of a damaged tail those from the damage on: they are
+        lost as its messages are, and are no reason not to seal it."""
         view = self.view()
         for segment in view.segments:
             end = view.limit(segment) if until is None else min(view.limit(segment), until)
@@ -265,11 +266,10 @@ class LogReader:
             path = file_of(self.directory, segment.base, TAIL)
             handle = self._disk.open(path)
             try:
-                index = TailIndex(segment.base)
-                stopped = index.extend(self._disk, handle, end)
-                if stopped and index.end < end:
-                    raise LogError("damaged", f"{path.name}: at byte {index.length} a message {stopped.reason}")
-                yield from read_notes(self._disk, handle, path, index, start)
+                with suppress(LogError), damage_told(path):
+                    index = TailIndex(segment.base)
+                    index.extend(self._disk, handle, end)
+                    yield from read_notes(self._disk, handle, path, index, start)
             finally:
                 self._disk.close(handle)
 

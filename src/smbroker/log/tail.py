@@ -158,24 +158,28 @@ def read_rows(
     """The rows of [start, end) that the index knows, in order."""
     ready: list[pa.RecordBatch] = []
     rows = size = 0
-    for raw, run in _runs(disk, handle, path, index, index.at(start), end):
-        for base, batch in _decoded(raw, run):
-            first, last = max(start - base, 0), min(end - base, len(batch))
-            if first >= last:
-                continue
-            wanted = batch.slice(first, last - first)
-            if choice:
-                wanted = wanted.filter(choice.mask(wanted.column("topic")))
-            if len(wanted):
-                ready.append(wanted)
-                rows += len(wanted)
-                size += wanted.nbytes
-            if rows >= READ_ROWS or size >= READ_BYTES:
+    try:
+        for raw, run in _runs(disk, handle, path, index, index.at(start), end):
+            for base, batch in _decoded(raw, run):
+                first, last = max(start - base, 0), min(end - base, len(batch))
+                if first >= last:
+                    continue
+                wanted = batch.slice(first, last - first)
+                if choice:
+                    wanted = wanted.filter(choice.mask(wanted.column("topic")))
+                if len(wanted):
+                    ready.append(wanted)
+                    rows += len(wanted)
+                    size += wanted.nbytes
+                if rows >= READ_ROWS or size >= READ_BYTES:
+                    yield from _together(ready)
+                    ready, rows, size = [], 0, 0
+            if not choice:
                 yield from _together(ready)
                 ready, rows, size = [], 0, 0
-        if not choice:
-            yield from _together(ready)
-            ready, rows, size = [], 0, 0
+    except LogError:  # what is before the damage is sound
+        yield from _together(ready)
+        raise
     yield from _together(ready)
 
 
@@ -201,17 +205,21 @@ def read_notes(disk: Disk, handle: int, path: Path, index: TailIndex, start: int
 def _runs(
     disk: Disk, handle: int, path: Path, index: TailIndex, begin: int, end: int
 ) -> Iterator[tuple[bytes, list[tuple[Frame, int]]]]:
-    """Messages from number `begin` on that start before offset `end`, checked: bytes, and what stands where in them."""
+    """Messages from number `begin` on that start before offset `end`, checked: bytes, and what stands where in them.
+
+    Raises LogError after those that are before the damage."""
     count = bisect_left(index.bases, end)
     while begin < count:
         at = index.positions[begin]
         stop = min(max(begin + 1, bisect_right(index.positions, at + READ_BYTES) - 1), count)
         raw = read_all(disk, handle, index.position(stop) - at, at)
-        run = []
+        run: list[tuple[Frame, int]] = []
         for number in range(begin, stop):
             position = index.positions[number] - at
             frame = checked_frame_at(raw, position)
             if isinstance(frame, Bad) or frame.base != index.bases[number]:
+                if run:
+                    yield raw, run
                 reason = frame.reason if isinstance(frame, Bad) else "that is another than before"
                 raise LogError("damaged", f"{path.name}: at byte {at + position} a message {reason}")
             run.append((frame, position))
