@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from flow.peers import ON_A_FREE_PORT, answers, needs_ipv6, settled, started
 from flow.wires import config
 from smbroker import __version__
 from smbroker.dialects.mqtt.packets import Publish
+from smbroker.log.state import State
 
 MUCH = 10 << 20  # bytes in the log
 KINDS = ("udp", "soh", "pipe", "semicolon", "padded", "typed", "tcp")
@@ -454,3 +456,23 @@ def test_it_stops_in_order_while_mqtt_clients_send_all_they_can(tmp_path: Path, 
             thread.join()
         assert not broker.err.has("Traceback"), broker.err.all
         assert not broker.err.has("bug"), broker.err.all
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DROP TABLE sessions",
+        "INSERT INTO sessions VALUES ('mqtt', 'a client', '', 0, NULL, '{\"expiry\": ')",
+        "INSERT INTO retained VALUES (x'61', x'62', 'no JSON')",
+    ],
+)
+def test_a_damaged_state_is_named_with_its_remedy(tmp_path: Path, damage: str) -> None:
+    state = tmp_path / "state.db"
+    State(state).close()
+    database = sqlite3.connect(state)
+    with database:
+        database.execute(damage)
+    database.close()
+    done = run("--data", str(tmp_path), "--listen", "mqtt://127.0.0.1:0")
+    assert done.returncode == 1
+    assert re.fullmatch(rf"{re.escape(str(state))}: .*; move it away to start without sessions\n", done.stderr.decode())

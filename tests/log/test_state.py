@@ -92,6 +92,28 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
         State(path)
 
 
+def test_damage_beyond_the_beginning_of_the_database_is_named_too(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    state = State(path)
+    for number in range(1_000):
+        state.save_session(("typed", f"C{number}", ""), 0)
+        state.save_subscription(("typed", f"C{number}", ""), exact(b"a"), True, 0)
+        state.save_retained(b"%d" % number, bytes(10), "[]")
+        state.save_batch(f"query {number}", 0, 0)
+    assert state.flush(5)
+    state.close()
+    raw = bytearray(path.read_bytes())
+    size = int.from_bytes(raw[16:18], "big")  # of a page
+    for page in range(2 * size, len(raw), size):
+        raw[page : page + 100] = b"\xff" * 100
+    path.write_bytes(raw)
+    state = State(path)
+    for load in (state.load, state.load_retained, state.load_ledger):
+        with pytest.raises(LogError, match=r"state\.db: .*; move it away"):
+            load()
+    state.close()
+
+
 @given(
     st.lists(
         st.sampled_from([ANY, REST])

@@ -12,7 +12,8 @@ they stay gathered (there is at most one per thing) and are tried again.
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -69,7 +70,7 @@ class State:
     # --- reading, at the start ---
 
     def load(self) -> list[SavedSession]:
-        with _connected(self._path) as database:
+        with self._reading() as database:
             sessions = {
                 (dialect, name, listener): SavedSession(
                     (dialect, name, listener), cursor, expires=expires, properties=properties
@@ -90,12 +91,12 @@ class State:
         return list(sessions.values())
 
     def load_retained(self) -> list[tuple[bytes, bytes, str]]:
-        with _connected(self._path) as database:
+        with self._reading() as database:
             return database.execute("SELECT topic, payload, about FROM retained").fetchall()
 
     def load_fact(self, name: str) -> int | None:
         """None if it was never saved."""
-        with _connected(self._path) as database:
+        with self._reading() as database:
             found = database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
             return int(found[0]) if found else None
 
@@ -159,7 +160,7 @@ class State:
 
     def load_ledger(self) -> tuple[dict[str, int], int]:
         """The last batch of each query, oldest first, and the offset through which the log's notes are in it."""
-        with _connected(self._path) as database:
+        with self._reading() as database:
             batches = dict(database.execute("SELECT query, batch FROM ledger ORDER BY next_offset"))
             applied = database.execute("SELECT value FROM facts WHERE name = 'applied'").fetchone()
         return batches, applied[0] if applied else 0
@@ -235,16 +236,24 @@ class State:
         return ""
 
     def _prepare(self) -> None:
+        with self._reading() as database, database:
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0:
+                database.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+            database.execute(RETAINED)
+            if version not in (0, VERSION):
+                raise LogError("state_version", f"{self._path} has version {version}, this broker knows {VERSION}")
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
         try:
-            with _connected(self._path) as database, database:
-                version = database.execute("PRAGMA user_version").fetchone()[0]
-                if version == 0:
-                    database.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
-                database.execute(RETAINED)
-                if version not in (0, VERSION):
-                    raise LogError("state_version", f"{self._path} has version {version}, this broker knows {VERSION}")
+            with _connected(self._path) as database:
+                yield database
         except sqlite3.Error as error:
-            raise LogError("state", f"{self._path}: {error}; move it away to start without sessions") from error
+            raise self.damaged(error) from error
+
+    def damaged(self, error: Exception) -> LogError:
+        return LogError("state", f"{self._path}: {error}; move it away to start without sessions")
 
 
 class _connected:  # noqa: N801

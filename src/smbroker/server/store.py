@@ -60,7 +60,7 @@ class Store:
 
     @classmethod
     def open(cls, config: Config, turn: Turn) -> "Store":
-        """Raises LogError: in use by another broker, or the disk refuses."""
+        """Raises LogError: in use by another broker, damaged, or the disk refuses."""
         log = Log.open(Path(config.data) / "log", config.log)
         try:
             state = State(Path(config.data) / "state.db", _teller(turn))
@@ -76,9 +76,12 @@ class Store:
         return self._commits
 
     def keep_mqtt(self, service: Mqtt) -> None:
-        """What MQTT remembers survives a restart, from here on; and is what it was."""
+        """What MQTT remembers survives a restart, from here on; and is what it was. Raises LogError."""
         self.mqtt = MqttKeeping(service, self._state, self._commits)
-        self.mqtt.restore(self._saved, self._log, time.time())
+        try:
+            self.mqtt.restore(self._saved, self._log, time.time())
+        except ValueError as error:  # SQLite has no checksums: what is read may be anything
+            raise self._state.damaged(error) from error
         service.keeping = self.mqtt
 
     def start(self) -> None:
