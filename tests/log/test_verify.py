@@ -46,6 +46,21 @@ def test_any_flipped_byte_in_any_file_is_found(directory: Path) -> None:
     assert list(verify(directory)) == []
 
 
+def test_a_flipped_byte_in_notes_after_the_last_message_of_a_closed_tail_is_found(tmp_path: Path) -> None:
+    log = Log.open(tmp_path, disk=QuickDisk())
+    log.append([turn(["a"])])
+    log.append([], [("note", b"kept")])
+    log.rotate()
+    log.append([turn(["b"])])
+    log.close()
+    closed = tmp_path / f"{0:020}.arrow"
+    raw = closed.read_bytes()
+    assert list(verify(tmp_path)) == []
+    for position in range(raw.rindex(b"smb.notes") - 100, len(raw), 25):
+        closed.write_bytes(raw[:position] + bytes([raw[position] ^ 1]) + raw[position + 1 :])
+        assert [damage.file for damage in verify(tmp_path)] == [closed.name], position
+
+
 def test_a_file_cut_short_or_missing_is_found(directory: Path) -> None:
     for path in [*directory.glob("0*"), directory / "mark"]:
         raw = path.read_bytes()

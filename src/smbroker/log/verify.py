@@ -1,8 +1,8 @@
 """Is every byte of the log as it was written? Takes no lock; the log may be in use.
 
 Any flipped byte is found: in sealed segments and their indexes by checksums of whole files, in
-tails by the CRC of each message, in the mark by the CRC of each slot. What stands in a tail past
-the mark was never acknowledged and is no damage, if it begins right there.
+tails by the CRC of each message, in the mark by the CRC of each slot. What stands in the last tail
+past the mark was never acknowledged and is no damage, if it begins right there.
 """
 
 import time
@@ -151,8 +151,8 @@ def _tail(disk: Disk, directory: Path, segment: Segment, mark: Mark | None, done
     done.add(path.name, size)
     reason = bad.reason if bad else "missing"
     damage = [Damage(path.name, f"at byte {index.length} a message {reason}; sound up to offset {index.end}")]
-    if segment.end is not None:
-        return (damage if bad and index.end < segment.end else []), index.end
+    if segment.end is not None:  # after its messages there may be notes: nothing else tells of those
+        return (damage if bad and index.end <= segment.end else []), index.end
     if mark is None:
         return (damage if bad else []), index.end
     ours = index.tail == mark.tail or not index.length
