@@ -17,6 +17,9 @@ from flow.test_pairs import Subscriber
 from flow.wires import datagram, delivery, frame, padded_publish, publication, subscription
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Ack, Disconnect, Publish, Will
+from smbroker.log.log import Log
+from smbroker.log.state import State
+from smbroker.model.message import Columns, Dialect, Extra, Kind, Origin
 
 REFUSING = "the log cannot be appended to: No space left on device"
 AGAIN = "the log takes messages again"
@@ -412,3 +415,26 @@ def test_qos_2_that_is_on_disk_is_acknowledged_again_while_the_disk_refuses(tmp_
         assert client.expect(Ack) == Ack(f.PUBREC, 5)
         disk.free()
         recovered(broker)
+
+
+def test_a_damaged_log_from_which_retained_messages_are_read_does_not_keep_the_broker_from_starting(
+    tmp_path: Path,
+) -> None:
+    home, publisher = Home(tmp_path, kinds=("mqtt",)), Origin(Dialect.MQTT)
+    log = Log.open(home.log)
+    for topic in (b"a", b"b", b"c"):
+        log.append([Columns(1, [topic], [b"x" * 100], [Kind.BYTES], [publisher], {0: Extra(0, True)})])
+        log.rotate()
+    log.close()
+    state = State(home.log.parent / "state.db")
+    state.save_fact("mqtt", 0)  # as far as it knows of the log
+    assert state.flush(LIMIT)
+    state.close()
+    damaged = home.log / f"{1:020}.arrow"
+    raw = damaged.read_bytes()
+    damaged.write_bytes(raw.replace(b"x" * 100, b"x" * 99 + b"y"))
+    with home.broker() as broker:
+        broker.err.wait(f"retained messages: {damaged.name}: at byte")
+        client = Mqtt(broker)
+        client.subscribe("#")
+        assert [client.get().topic for _ in range(2)] == [b"a", b"c"]

@@ -181,11 +181,7 @@ class Readings:
 
     def _after(self, error: LogError, cursor: int) -> int:
         """Where reading can go on: after the segment that is damaged, or at the first offset there is."""
-        view = self._reader.view()
-        if error.code == "gone":
-            return view.first
-        segment = view.holding(cursor)
-        return view.next if segment is None or segment.end is None else max(segment.end, cursor + 1)
+        return self._reader.first_offset if error.code == "gone" else self._reader.beyond(cursor)
 
 
 def _nothing(question: Request | Search | Roll) -> Answer:

@@ -354,6 +354,10 @@ class Log:
         """As `LogReader.read`."""
         return self._reader.read(start, end, topics, columns)
 
+    def beyond(self, offset: int) -> int:
+        """As `LogReader.beyond`."""
+        return self._reader.beyond(offset)
+
     def offset_at(self, ts: int) -> int:
         """As `LogReader.offset_at`."""
         return self._reader.offset_at(ts)

@@ -176,6 +176,12 @@ class LogReader:
                 index = self._tails[base] = TailIndex(base)
             return index, index.extend(self._disk, handle, limit) if index.end < limit else None
 
+    def beyond(self, offset: int) -> int:
+        """Where reading can go on if the segment of `offset` is damaged."""
+        view = self.view()
+        segment = view.holding(offset)
+        return view.next if segment is None or segment.end is None else max(segment.end, offset + 1)
+
     def offset_at(self, ts: int) -> int:
         """The first offset whose ts (microseconds since 1970 UTC) is `ts` or later; else the mark."""
         for _ in range(_ATTEMPTS):

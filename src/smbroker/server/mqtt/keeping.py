@@ -23,6 +23,7 @@ from smbroker.dialects.mqtt.packets import Connect, Will
 from smbroker.log.format import Note
 from smbroker.log.log import Log
 from smbroker.log.state import SavedSession, SessionKey, State, packed, unpacked
+from smbroker.model.errors import LogError
 from smbroker.model.filter import Filter
 from smbroker.model.grant import EVERYTHING
 from smbroker.model.message import Columns, Dialect, Extra, Origin
@@ -209,13 +210,23 @@ class MqttKeeping:
         again = [offset for offset in about["again"] if offset < end]
         share.restore(min(one.cursor or 0, end), min(about["high"], end), again)
 
-    def _apply(self, log: Log, start: int) -> None:
-        """What the state has missed, from the log."""
+    def _retain_from(self, log: Log, start: int) -> None:
         for batch in log.read(start, columns=ROWS):
             if batch.column("retain").true_count:
                 for row in batch.to_pylist():
                     if row["retain"]:
                         self._retain(row)
+
+    def _apply(self, log: Log, start: int) -> None:
+        """What the state has missed, from the log; what is damaged there is said and left out."""
+        cursor = start
+        while cursor < log.next_offset:
+            try:
+                self._retain_from(log, cursor)
+                break
+            except LogError as error:
+                self._mqtt.turn.console.warn("log_damaged", f"retained messages: {error.text}")
+                cursor = log.beyond(cursor)
         touched = {self._note(note): None for _, notes in log.notes(start) for note in notes}
         for session in touched:
             if session:  # saved before it is said that the state is complete up to here
