@@ -173,7 +173,7 @@ def test_bad_orders_are_told(tmp_path: Path) -> None:
     with home_of(tmp_path, "[web]\nmax_stage_bytes = 1000\n").broker() as broker:
         for order in (b"", b"[]", b'{"stages": "x"}', b'{"stages": [1]}', b'{"stages": [], "client": 1}'):
             assert call(broker, "POST", "/v1/batches/q/0", order).code == "bad_body"
-        assert call(broker, "POST", "/v1/batches/q/-1", b'{"stages": []}').status == 404
+        assert call(broker, "POST", "/v1/batches/q/-1", b'{"stages": []}').code == "bad_query"
         assert call(broker, "POST", "/v1/batches/" + "q" * 300 + "/0", b'{"stages": []}').code == "bad_body"
         assert call(broker, "POST", "/v1/stages", b"", content_type="text/plain").code == "bad_type"
         garbage = staged(broker, b"not arrow")
@@ -187,6 +187,17 @@ def test_bad_orders_are_told(tmp_path: Path) -> None:
             "skipped_because": None,
             "repeated": False,
         }
+
+
+def test_a_batch_has_a_number_that_the_ledger_can_keep(tmp_path: Path) -> None:
+    with home_of(tmp_path).broker() as broker:
+        for number in ("9" * 5_000, str(1 << 63)):
+            order = json.dumps({"stages": [staged(broker, rows("too far"))]})
+            assert call(broker, "POST", f"/v1/batches/far/{number}", order).code == "bad_query"
+        assert not committed(broker, (1 << 63) - 1, staged(broker, rows("the last"))).json["repeated"]
+    with home_of(tmp_path).broker() as broker:
+        assert get(broker, f"/v1/batches/{QUERY}").json == {"batch": (1 << 63) - 1}
+        assert texts(broker) == ["the last"]
 
 
 def test_what_is_refused_does_not_stay_staged(tmp_path: Path) -> None:

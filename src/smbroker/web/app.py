@@ -68,7 +68,7 @@ class App:
                 Route("/v1/publish", publishing.many, methods=["POST"]),
                 Route("/v1/stages", batches.stage, methods=["POST"]),
                 Route("/v1/batches/{query}", batches.last),
-                Route("/v1/batches/{query}/{batch:int}", batches.commit, methods=["POST"]),
+                Route("/v1/batches/{query}/{batch}", batches.commit, methods=["POST"]),
                 Route("/v1/messages", reading.messages),
                 Route("/v1/subscribe", reading.subscribe),
                 Route("/v1/topics", reading.topics),

@@ -31,6 +31,7 @@ LINES = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
 STEP = 500  # messages that are decoded in one go: a millisecond or so
 ORIGIN = Origin(Dialect.HTTP)  # without an address: a request's is that of a proxy, or of nobody for long
+LARGEST = (1 << 63) - 1  # of what the log and the state can number
 FLAGS = {"0": False, "1": True, "false": False, "true": True}
 
 _decode = json.JSONDecoder().raw_decode
@@ -119,3 +120,9 @@ def flag(request: Request, name: str) -> bool:
     if text not in FLAGS:
         raise Refused("bad_query", f"{name} must be 0 or 1")
     return FLAGS[text]
+
+
+def whole(text: str, name: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 19 or int(text) > LARGEST:
+        raise Refused("bad_query", f"{name} must be a whole number, not {text[:40]!r}")
+    return int(text)

@@ -17,12 +17,11 @@ from smbroker.model.filter import Filter, exact, parse
 from smbroker.model.topic import checked_topic
 from smbroker.web.desk import Desk, Settings
 from smbroker.web.entry import grant_of
-from smbroker.web.publish import flag
+from smbroker.web.publish import flag, whole
 
 LIMIT, MOST = 1_000, 100_000  # messages of one answer
 ROWS, MOST_ROWS = 100, 10_000  # of a table
 CHARACTERS = 1_000  # of a topic's last text
-LARGEST = (1 << 63) - 1
 SLOW = 30.0  # seconds for a reader to take what has been written
 COMMENT = b":\n\n"  # shows both sides that the other is there
 WHERE = {"earliest", "latest"}
@@ -48,7 +47,7 @@ class Reading:
         last = request.headers.get("last-event-id")
         start = _offset(request.query_params.get("from"), "from", self._desk)
         if last:
-            start = _whole(last, "Last-Event-ID") + 1
+            start = whole(last, "Last-Event-ID") + 1
         pieces = self._desk.follow(grant_of(request), _filter(request), start)
         return await EventStream.begun(pieces, "text/event-stream")
 
@@ -191,19 +190,13 @@ def _limit(request: Request, default: int) -> int:
 
 def _number(request: Request, name: str, default: int) -> int:
     text = request.query_params.get(name)
-    return default if text is None else _whole(text, name)
+    return default if text is None else whole(text, name)
 
 
 def _offset(text: str | None, name: str, desk: Desk) -> int | None:
     if text in WHERE:
         return desk.first_offset if text == "earliest" else desk.next_offset
-    return None if text is None else _whole(text, name)
-
-
-def _whole(text: str, name: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or len(text) > 19 or int(text) > LARGEST:
-        raise Refused("bad_query", f"{name} must be a whole number, not {text[:40]!r}")
-    return int(text)
+    return None if text is None else whole(text, name)
 
 
 def _time(request: Request) -> int | None:

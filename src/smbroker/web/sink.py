@@ -24,7 +24,7 @@ from smbroker.web.body import Bodies
 from smbroker.web.desk import Desk, Settings
 from smbroker.web.entry import checked_by, grant_of, may_publish
 from smbroker.web.gather import Gathering
-from smbroker.web.publish import ARROW
+from smbroker.web.publish import ARROW, whole
 
 MAX_BATCH = 256 << 20  # bytes of the messages of one batch
 MAX_STAGE = 64 << 20  # bytes of a stage, also where max_body is less: Spark's have some 8 to 16 MiB, or one long row
@@ -56,7 +56,7 @@ class Batches:
         return JSONResponse({"batch": await self._desk.last_batch(query)})
 
     async def commit(self, request: Request) -> Response:
-        query, batch = _name(request.path_params["query"], "query"), request.path_params["batch"]
+        query, batch = _name(request.path_params["query"], "query"), whole(request.path_params["batch"], "batch")
         who = grant_of(request)
         trusted = self._trusted(request, who)
         query = self._own(who, query)
