@@ -158,6 +158,7 @@ def test_a_bad_arrow_stream_is_refused(broker: Broker) -> None:
         good[:-100],
         arrow(pa.table({"topic": ["a"]})),
         arrow(pa.table({"topic": ["a", None], "payload": [b"x", b"y"]})),
+        arrow(pa.table({"topic": ["a", "a"], "payload": pa.DictionaryArray.from_arrays([0, 1], [b"x", None])})),
         arrow(pa.table({"topic": ["a"], "payload": [[1]]})),
         arrow(pa.table({"topic": ["$a"], "payload": [b"x"]})),
         arrow(pa.table({"topic": [b"\xff"], "payload": [b"x"]})),
@@ -166,6 +167,14 @@ def test_a_bad_arrow_stream_is_refused(broker: Broker) -> None:
     for body in bodies:
         assert call(broker, "POST", "/v1/publish", body, content_type=ARROW).status == 400, body[:20]
     assert len(stored(broker)) == before
+
+
+def test_what_many_rows_share_is_bounded_as_if_each_had_it(broker: Broker) -> None:
+    shared = pa.DictionaryArray.from_arrays([0] * 65, [bytes(1 << 20)])
+    said = call(
+        broker, "POST", "/v1/publish", arrow(pa.table({"topic": ["a"] * 65, "payload": shared})), content_type=ARROW
+    )
+    assert (said.status, said.code) == (413, "body_too_long")
 
 
 def test_other_content_types_are_refused(broker: Broker) -> None:

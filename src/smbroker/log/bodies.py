@@ -33,26 +33,37 @@ def rows_of(body: bytes, most: int) -> Iterator[Rows]:
             size = 0
             for batch in reader:
                 batch.validate(full=True)  # a hostile offset would reach outside the buffers
-                size += batch.nbytes
+                columns = _columns(batch)
+                size += max(batch.nbytes, sum(map(_bytes_in, columns)))
                 if size > most:
                     raise Refused("body_too_long", f"the messages have more than {most} bytes (web.max_body)")
-                yield from _slices(batch)
+                yield from _slices(columns, len(batch))
     except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
         raise Refused("bad_body", f"not an Arrow stream of topics and payloads: {error}") from error
 
 
-def _slices(batch: pa.RecordBatch) -> Iterator[Rows]:
-    topics, payloads = _bytes(batch, "topic"), _bytes(batch, "payload")
-    retain = pc.fill_null(_optional(batch, "retain", pa.bool_()), False)
-    kinds, properties = _optional(batch, "kind", pa.string()), _optional(batch, "properties", PROPERTIES)
-    for start in range(0, len(batch), SLICE):
-        yield Rows(
-            topics.slice(start, SLICE).to_pylist(),
-            payloads.slice(start, SLICE).to_pylist(),
-            retain.slice(start, SLICE).to_pylist(),
-            kinds.slice(start, SLICE).to_pylist(),
-            [each and _pairs(each) for each in properties.slice(start, SLICE).to_pylist()],
-        )
+def _columns(batch: pa.RecordBatch) -> tuple[pa.Array, ...]:
+    """Those of `Rows`; a value that many rows share is there for each of them."""
+    return (
+        _bytes(batch, "topic"),
+        _bytes(batch, "payload"),
+        pc.fill_null(_optional(batch, "retain", pa.bool_()), False),
+        _optional(batch, "kind", pa.string()),
+        _optional(batch, "properties", PROPERTIES),
+    )
+
+
+def _slices(columns: tuple[pa.Array, ...], rows: int) -> Iterator[Rows]:
+    for start in range(0, rows, SLICE):
+        topics, payloads, retain, kinds, properties = (each.slice(start, SLICE).to_pylist() for each in columns)
+        yield Rows(topics, payloads, retain, kinds, [each and _pairs(each) for each in properties])
+
+
+def _bytes_in(column: pa.Array) -> int:
+    """Without what Arrow itself adds where values have different lengths."""
+    if column.type in (pa.large_binary(), pa.string()):
+        return pc.sum(pc.binary_length(column)).as_py() or 0
+    return int(column.nbytes)
 
 
 def _optional(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
@@ -86,11 +97,12 @@ def main() -> None:
 
 def _bytes(batch: pa.RecordBatch, name: str) -> pa.Array:
     column = batch.column(name)
-    if column.null_count:
-        raise Refused("bad_body", f"the column {name} has nulls")
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    return column.cast(pa.large_binary())
+    column = column.cast(pa.large_binary())
+    if column.null_count:  # only now: a dictionary's own nulls are not counted
+        raise Refused("bad_body", f"the column {name} has nulls")
+    return column
 
 
 if __name__ == "__main__":
