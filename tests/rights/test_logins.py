@@ -13,7 +13,7 @@ from flow.wires import identity, subscription
 from rights.guarded import SECRETS, TOKEN, as_boss, as_user, change, guarded, login, password, reload, write_users
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Connack, Connect, Publish, Results, Subscribe, Topics
-from web.calls import Said, call, get, post
+from web.calls import Said, call, get, post, raw
 
 OWN = """
 [[allow]]
@@ -251,6 +251,13 @@ def test_a_login_that_is_none_is_refused(house: Broker) -> None:
     for body in (b"", b"[]", b"{}", b'{"user": 1, "password": "x"}', b"[" * 2000, b"\xff"):
         assert call(house, "POST", "/v1/login", body, origin=here).code == "bad_body"
     assert call(house, "POST", "/v1/login", b" " * 5000, origin=here).code == "body_too_long"
+
+
+def test_who_leaves_in_the_middle_of_a_login_is_counted_and_nothing_more(house: Broker) -> None:
+    """The house is asked at its end whether it told of a bug."""
+    head = "POST /v1/login HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nContent-Length: 9\r\n\r\n{"
+    raw(house, head.encode()).close()
+    wait_for(lambda: get(house, "/v1/stats", **as_boss()).json["dropped"].get("disconnected"))
 
 
 def test_without_rules_there_is_nothing_to_log_in_to(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from starlette.datastructures import Headers
-from starlette.requests import Request, cookie_parser
+from starlette.requests import ClientDisconnect, Request, cookie_parser
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
@@ -142,6 +142,8 @@ async def _login(request: Request) -> tuple[str, bytes]:
             return user, password.encode()
     except TimeoutError as error:
         raise Refused("body_timeout", "the login did not come in time") from error
+    except ClientDisconnect as error:
+        raise Refused("disconnected", "the client has gone") from error
     except (ValueError, RecursionError, KeyError, TypeError):
         pass
     raise Refused("bad_body", "a login is a JSON object with user and password")
