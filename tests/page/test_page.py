@@ -206,6 +206,15 @@ def test_a_message_is_published_by_typing_it(page: Page) -> None:
     expect(page.locator("article pre").first).to_have_text("hello\nthere")
 
 
+def test_a_topic_may_have_levels_that_addresses_take_for_their_own(page: Page) -> None:
+    go(page, "#/publish")
+    page.get_by_label("Topic").fill("dots/../up/./here")
+    page.get_by_role("button", name="Publish").click()
+    expect(page.locator(".said")).to_contain_text("On disk, offset")
+    page.get_by_role("link", name="look at the topic").click()
+    expect(page.locator("article")).to_have_count(1)
+
+
 # --- hostile text ---
 
 

@@ -27,9 +27,9 @@ export async function askLines(call, parameters, signal) {
   return text.split("\n").filter(Boolean).map((line) => JSON.parse(line));
 }
 
+// `/` is encoded too: of levels that are `.` or `..` the browser would make another address.
 export async function publish(topic, body, retain) {
-  const named = topic.split("/").map(encodeURIComponent).join("/");
-  const answer = await asked(path(`/v1/publish/${named}`, { retain: retain ? 1 : undefined }), { method: "POST", body });
+  const answer = await asked(path(`/v1/publish/${encodeURIComponent(topic)}`, { retain: retain ? 1 : undefined }), { method: "POST", body });
   return answer.json();
 }
 
