@@ -80,6 +80,15 @@ def test_topics_are_found_by_typing(page: Page, broker: Broker) -> None:
     expect(page.locator("h1")).to_contain_text("search/needle")
 
 
+def test_topics_of_very_many_levels_do_not_stop_the_tree(page: Page, broker: Broker) -> None:
+    publish(broker, ("deep" + "/" * 60_000, "far over"), ("deep" + "/y" * 20, "over"))
+    go(page, "#/topics?search=deep")
+    expect(page.get_by_text("2 topics", exact=True)).to_be_visible()
+    page.locator(".tree").evaluate("tree => { tree.scrollTop = tree.scrollHeight; }")
+    page.get_by_role("link", name="y/y", exact=True).click()
+    expect(page.locator("article pre")).to_have_text("over")
+
+
 def test_of_many_topics_only_those_in_sight_are_elements(page: Page, broker: Broker) -> None:
     publish(broker, *((f"many/{n:04}", str(n)) for n in range(3_000)))
     go(page, "#/topics?search=many/")

@@ -11,6 +11,7 @@ const SHOWN_TEXT = 120; // characters
 const KEPT = 30; // values of a sparkline
 const ROW = 34; // pixels
 const OPEN_ROWS = 150; // the tree opens by itself while it has no more rows
+const DEEPEST = 20; // levels of the tree; what a topic has below them is one row
 
 export const linkTo = (name) => `#/topic/${encodeURIComponent(name)}`;
 
@@ -83,6 +84,7 @@ export function topics(place, signal) {
   function grow(one) {
     let node = root;
     const levels = one.topic.split("/");
+    if (levels.length > DEEPEST) levels.push(levels.splice(DEEPEST - 1).join("/"));
     levels.forEach((level, depth) => {
       if (!node.children.has(level)) node.children.set(level, new Node(level, depth, levels.slice(0, depth + 1).join("/")));
       node = node.children.get(level);
