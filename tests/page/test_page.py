@@ -155,6 +155,15 @@ def test_payloads_are_shown_as_text_json_and_hex(page: Page, broker: Broker) -> 
     expect(page.locator("article pre").first).to_have_text("ff 00")
 
 
+def test_a_payload_that_is_cut_says_how_long_it_is_and_no_other_does(page: Page, broker: Broker) -> None:
+    publish(broker, ("cut/a", "21.5 °C"))
+    post(broker, "cut/a", b"\xff" + bytes(2_999))
+    go(page, "#/tail?filter=cut/a")
+    shown = page.locator("article pre")
+    expect(shown.last).to_have_text("21.5 °C")
+    expect(shown.first).to_have_text(re.compile("^ff( 00)+ … 2.93 KiB in all$"))
+
+
 def test_the_tail_scrolls_back_through_history(page: Page, broker: Broker) -> None:
     publish(broker, *(("old/a", f"n{n}") for n in range(250)))
     go(page, "#/tail?filter=old/a")

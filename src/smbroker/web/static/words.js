@@ -55,6 +55,9 @@ function octets(message) {
   return Uint8Array.from(atob(message.payload_base64 ?? ""), (sign) => sign.charCodeAt(0));
 }
 
+// Of what of the payload is there; `size` is all of it.
+export const held = (message) => octets(message).length;
+
 const hex = (message) => Array.from(octets(message), (octet) => octet.toString(16).padStart(2, "0")).join(" ");
 
 export function payload(message, format) {

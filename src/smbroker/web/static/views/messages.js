@@ -1,7 +1,7 @@
 // Messages as rows: the newest first, so many and no more.
 
 import { h } from "../dom.js";
-import { bytes, clock, payload, visible } from "../words.js";
+import { bytes, clock, held, payload, visible } from "../words.js";
 import { linkTo } from "./topics.js";
 
 export class Messages {
@@ -28,7 +28,7 @@ export class Messages {
 
   write(message, body) {
     body.textContent = payload(message, this.format);
-    if (message.size > (message.text?.length ?? message.size)) body.append(h("em", {}, ` … ${bytes(message.size)} in all`));
+    if (message.size > held(message)) body.append(h("em", {}, ` … ${bytes(message.size)} in all`));
   }
 
   newest(messages) {
