@@ -164,6 +164,12 @@ def test_a_payload_that_is_cut_says_how_long_it_is_and_no_other_does(page: Page,
     expect(shown.first).to_have_text(re.compile("^ff( 00)+ … 2.93 KiB in all$"))
 
 
+def test_json_that_turns_the_direction_of_writing_does_not(page: Page, broker: Broker) -> None:
+    publish(broker, ("turned/a", '{"a": "\u202e"}'))
+    go(page, "#/tail?filter=turned/a&format=json")
+    expect(page.locator("article pre")).to_have_text('{ "a": "\ufffd" }')
+
+
 def test_the_tail_scrolls_back_through_history(page: Page, broker: Broker) -> None:
     publish(broker, *(("old/a", f"n{n}") for n in range(250)))
     go(page, "#/tail?filter=old/a")

@@ -46,6 +46,8 @@ export function visible(text) {
     .replace(/[\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
 }
 
+const lines = (text) => text.replace(/[^\n]+/g, visible);
+
 // --- payloads ---
 
 export const FORMATS = ["text", "json", "hex"];
@@ -64,10 +66,10 @@ export function payload(message, format) {
   if (format === "hex" || message.text === undefined) return hex(message);
   if (format === "json") {
     try {
-      return JSON.stringify(JSON.parse(message.text), null, 2);
+      return lines(JSON.stringify(JSON.parse(message.text), null, 2));
     } catch {
       return visible(message.text); // not JSON: as it is
     }
   }
-  return message.text.replace(/[^\n]+/g, visible);
+  return lines(message.text);
 }
