@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
+from flow.cuts import Way
 from flow.house import Broker
 from rights.guarded import as_boss, guarded
 from web.calls import post
@@ -18,6 +19,10 @@ RULES = """
 [[allow]]
 user = ["ann", "boss"]
 topics = ["#", "$SYS/#"]
+
+[[allow]]
+user = "bob"
+topics = "open/#"
 
 [[deny]]
 user = "ann"
@@ -56,3 +61,24 @@ def test_log_in_look_and_log_out(visitor: "Page", closed: Broker) -> None:
     assert visitor.evaluate("document.cookie") == "", "scripts cannot read it"
     visitor.get_by_role("button", name="Log out").click()
     expect(visitor.get_by_label("Password")).to_be_visible(timeout=30_000)
+
+
+@pytest.mark.parametrize("view", ["#/tail", "#/topic/open%2Fx"])
+def test_who_may_not_see_figures_sees_what_was_published_while_the_connection_was_cut(
+    browser: "Browser", closed: Broker, view: str
+) -> None:
+    with Way(closed.ports["web"]) as way, browser.new_context(base_url=f"http://127.0.0.1:{way.port}") as context:
+        page = context.new_page()
+        page.goto(f"/{view}")
+        page.get_by_label("User").fill("bob")
+        page.get_by_label("Password").fill("password of bob")
+        page.get_by_role("main").get_by_role("button", name="Log in").click()
+        post(closed, "open/x", b"first", **as_boss())
+        expect(page.locator("article pre")).to_have_text(["first"])
+        way.cut()
+        expect(page.locator("#state")).to_have_text("no connection; trying again")
+        post(closed, "open/x", b"meanwhile", **as_boss())
+        way.mend()
+        expect(page.locator("article pre")).to_have_text(["meanwhile", "first"])
+        post(closed, "open/x", b"last", **as_boss())
+        expect(page.locator("article pre")).to_have_text(["last", "meanwhile", "first"])

@@ -26,7 +26,7 @@ export function follow(wanted, signal, { page, onpast, onsample, onfailed, onfig
       onfailed(failed);
       if (failed.code?.startsWith("bad_")) return watch({}, { onfigures }); // a bad filter does not get better
       if (failed.code !== "no_log") return setTimeout(() => { if (mine === asked && !signal.aborted) load(); }, AGAIN);
-    } else if (next !== null && figures.log?.next_offset < next) { // another log
+    } else if (next !== null && figures?.log?.next_offset < next) { // another log
       [next, anew] = [null, true];
       return load();
     } else {
