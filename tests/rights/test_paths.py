@@ -5,6 +5,8 @@ second next.
 """
 
 import json
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from flow.house import Broker, wait_for
 from flow.mqtt import Mqtt
 from flow.peers import FRAMES
 from flow.wires import TypedSubscriber, datagram, delivery, padded, padded_publish, publication
-from rights.guarded import SECRETS, as_boss, as_user, guarded, login
+from rights.guarded import SECRETS, as_boss, as_user, guarded, login, write_users
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Publish, Will
 from web.calls import LINES, Events, Said, call, get, post
@@ -267,6 +269,37 @@ def test_streams(broker: Broker, start: str) -> None:
 def stream_is_old(topics: list[str], start: str) -> bool:
     """Others of this module have published `open/last` before: from the beginning, the last but counts."""
     return bool(start) and topics.count("open/x") < 2
+
+
+QUICK = """
+import sys
+from smbroker.cli.broker import main
+from smbroker.server import reader
+
+reader.SILENCE = 0.5
+sys.exit(main())
+"""
+
+
+def test_a_stream_says_that_it_is_there_while_only_what_it_may_not_have_comes(tmp_path: Path) -> None:
+    write_users(tmp_path, "ann", "boss")
+    rules, program = tmp_path / "rules.toml", (sys.executable, "-c", QUICK)
+    rules.write_text(SECRETS)
+    with Broker("--rules", str(rules), kinds=("web",), data=tmp_path, program=program) as broker:
+        stream = Events(broker, "?filter=%23", **as_user("ann"))
+        heard = threading.Event()
+
+        def publish() -> None:
+            while not heard.is_set():
+                post(broker, "secret/x", b"m", **as_boss())
+
+        publisher = threading.Thread(target=publish)
+        publisher.start()
+        try:
+            assert [stream.line() for _ in range(3)] == [":", "", ":"]
+        finally:
+            heard.set()
+            publisher.join()
 
 
 def test_a_stream_of_secrets_is_refused(broker: Broker) -> None:

@@ -105,6 +105,10 @@ class Events:
                 yield Event(name, kind, json.loads(data))
                 name, kind, data = None, "message", ""
 
+    def line(self) -> str:
+        """As it comes; not together with events."""
+        return self._answer.readline().decode().rstrip("\n")
+
     def next(self) -> Event:
         return next(self._events)
 

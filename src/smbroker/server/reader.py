@@ -147,14 +147,16 @@ class Reader:
             self._resting.add(stream, self.recent)
             with self._reading() as reading:
                 yield b""
+                silent = time.monotonic() + SILENCE  # what it looks at and may not have, or does not want, is no sound
                 while not self._closing and not who.nothing:
-                    if stream.cursor >= self.recent.next:
-                        if not await self._resting.rest(stream, SILENCE):
-                            yield b""
+                    data = b""
+                    if stream.cursor < self.recent.next:
+                        data = await self._next_piece(stream, reading)
+                    elif await self._resting.rest(stream, silent - time.monotonic()):
                         continue
-                    data = await self._next_piece(stream, reading)
-                    if data:
+                    if data or time.monotonic() >= silent:
                         yield data
+                        silent = time.monotonic() + SILENCE
                     pace = PACE + PACE_OF_EACH * len(self._resting)
                     await asyncio.sleep(pace if stream.cursor >= self.recent.next else 0)
         finally:
