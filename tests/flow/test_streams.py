@@ -56,9 +56,19 @@ def test_the_end_of_standard_input_does_not_end_it_and_costs_nothing(tmp_path: P
                 assert answers(broker.ports["udp"])
 
 
-def test_exit_in_a_file_on_standard_input_ends_it(tmp_path: Path) -> None:
+def test_exit_as_the_last_word_needs_no_newline() -> None:
+    with Broker("--no-log", kinds=("udp",)) as broker:
+        assert broker.process.stdin
+        broker.type("help\nexit")
+        assert answers(broker.ports["udp"])
+        broker.process.stdin.close()
+        assert broker.process.wait(LIMIT) == 0
+
+
+@pytest.mark.parametrize("text", ["exit\n", "exit"])
+def test_exit_in_a_file_on_standard_input_ends_it(tmp_path: Path, text: str) -> None:
     words = tmp_path / "words"
-    words.write_text("exit\n")
+    words.write_text(text)
     with words.open() as file, started(*ON_A_FREE_PORT, stdin=file) as broker:
         assert broker.wait() == 0
 

@@ -251,7 +251,7 @@ class Broker:
         try:
             mode = os.fstat(0).st_mode
             if stat.S_ISREG(mode):
-                self._take_input(os.read(0, 1 << 16))
+                self._take_input(os.read(0, 1 << 16) + b"\n")  # the last line may have no end
             else:
                 self._loop.add_reader(0, self._read_input)
         except (OSError, ValueError):
@@ -273,6 +273,7 @@ class Broker:
             self._take_input(data)
         else:
             self._loop.remove_reader(0)
+            self._take_input(b"\n")  # the last line may have had no end
 
     def _take_input(self, data: bytes) -> None:
         *lines, self._input = (self._input + data).split(b"\n")
