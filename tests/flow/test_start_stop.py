@@ -225,6 +225,7 @@ def test_any_port_that_is_taken_is_named(tmp_path: Path) -> None:
             (line,) = result.stderr.decode().splitlines()
             assert f" {port}" in line
             assert "--listen" in line
+            assert "-p PORT" not in line, "it is refused beside --listen"
         assert answers(broker.ports["udp"]), "the first one is not disturbed"
 
 

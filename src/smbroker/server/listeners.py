@@ -21,7 +21,7 @@ from smbroker.dialects import pipe, semicolon, soh, typed
 from smbroker.model.errors import UsageError
 from smbroker.model.message import Dialect
 from smbroker.server.certificates import Certificates, Files
-from smbroker.server.config import Config, SemicolonConfig, TlsConfig
+from smbroker.server.config import DEFAULT_LISTEN, Config, SemicolonConfig, TlsConfig
 from smbroker.server.datagrams import open_socket
 from smbroker.server.sockets import keep_alive
 from smbroker.server.udp import Decode
@@ -132,7 +132,7 @@ def bind(wanted: Endpoint, config: Config) -> Bound:
         family, host = _resolved(wanted)
         return replace(_bind(wanted, family, host, config), certificates=certificates)
     except OSError as error:
-        raise UsageError("bind", _what_to_do(wanted, error)) from error
+        raise UsageError("bind", _what_to_do(wanted, error, config)) from error
 
 
 def _bind(wanted: Endpoint, family: socket.AddressFamily, host: str, config: Config) -> Bound:
@@ -182,11 +182,12 @@ def _resolved(wanted: Endpoint) -> tuple[socket.AddressFamily, str]:
     return family, str(address[0])
 
 
-def _what_to_do(wanted: Endpoint, error: OSError) -> str:
+def _what_to_do(wanted: Endpoint, error: OSError, config: Config) -> str:
     if isinstance(error, socket.gaierror):
         return f"--listen {wanted}: unknown host {wanted.host}"
     other = replace(wanted, port=wanted.port + 1 if wanted.port < 65_535 else 0)
-    option = "-p PORT or " if wanted.kind == "udp" else ""
+    default = config.listen[1:] == DEFAULT_LISTEN[1:]  # but for the port of the first, perhaps: -p is for these alone
+    option = "-p PORT or " if wanted.kind == "udp" and default else ""
     return (
         f"cannot listen on {wanted.shown_kind} {wanted.host} port {wanted.port}: {error.strerror}; "
         f"choose another with {option}--listen (e.g. --listen {other})"
