@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +14,15 @@ from flow.house import LIMIT, Broker, Tcp, wait_for
 from flow.wires import (
     PING,
     PONG,
+    PUBACK,
+    config,
     delivery,
     ended,
     fresh,
     padded,
     padded_publish,
     padded_subscriber,
+    publication,
 )
 
 INTERVAL = 10.0  # seconds of silence until the broker asks
@@ -58,16 +62,18 @@ def silent() -> Iterator[Listening]:
         silent.end()
 
 
-@pytest.fixture(scope="module")
-def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def in_a_hurry(folder: Path, *options: str) -> Broker:
     """A broker to which HURRY is ten seconds."""
-    folder = tmp_path_factory.mktemp("hurry")
     hurry = f"from smbroker.dialects.padded import KeepAlive; KeepAlive.__init__.__defaults__ = ({HURRY}, 3)"
     (folder / "sitecustomize.py").write_text(hurry)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{folder}:{os.environ.get('PYTHONPATH', '')}")
-        broker = Broker()
-    with broker:
+        return Broker(*options)
+
+
+@pytest.fixture(scope="module")
+def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with in_a_hurry(tmp_path_factory.mktemp("hurry")) as broker:
         yield broker
 
 
@@ -152,6 +158,16 @@ def test_a_client_that_speaks_is_not_asked(hurried: Broker) -> None:
 
 
 # --- the real ten seconds; last, so that they have passed by now ---
+
+
+def test_a_client_that_the_broker_does_not_read_from_is_not_silent(tmp_path: Path) -> None:
+    with in_a_hurry(tmp_path, *config(tmp_path, "[tcp]\nmax_rate = 200_000\n")) as broker:
+        client = broker.tcp("padded")
+        client.send(publication(fresh(), b"x" * 1_000_000))  # takes many times HURRY; a Pong would stand behind it
+        while (came := client.receive(64)) == PING:
+            pass  # if it was slow itself
+        assert came == PUBACK
+        assert GIVEN_UP[-1] not in told(broker, client)
 
 
 def test_ten_seconds_of_silence_are_answered_by_a_ping(silent: Listening) -> None:

@@ -198,6 +198,8 @@ class Connection(Client, asyncio.Protocol):
 
     def _resume_reading(self) -> None:
         if not self._transport.is_closing():
+            if self._keep_alive:
+                self._keep_alive.heard(self._shared.loop.time())
             self._transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -329,6 +331,8 @@ class Connection(Client, asyncio.Protocol):
     def _check_alive(self) -> None:
         keep_alive, now = self._keep_alive, self._shared.loop.time()
         assert keep_alive is not None
+        if not self._transport.is_reading():  # it is the broker who does not listen
+            keep_alive.heard(now)
         due = keep_alive.due(now)
         turn = self._shared.turn
         name = repr((self.origin.host, self.origin.port))
