@@ -21,6 +21,7 @@ from flow.hostile import VALID
 from flow.house import LIMIT, Broker, Tcp, wait_for
 from flow.mqtt import Mqtt
 from flow.wires import (
+    PUBACK,
     answers,
     config,
     descriptors,
@@ -330,6 +331,20 @@ def test_who_sends_too_fast_has_to_wait(tmp_path: Path, kind: str) -> None:
             fast.send(words[kind])
         serves(broker)
         fast.sock.close()
+
+
+@pytest.mark.parametrize("kind", ["padded", "mqtt"])
+def test_a_message_that_has_to_wait_is_not_taken_for_stalled(tmp_path: Path, kind: str) -> None:
+    limits = "[tcp]\nmax_rate = 100_000\nstall_timeout = 1.0\n"
+    with attacked(tmp_path, limits, kinds=("padded", "mqtt")) as broker:
+        client = Tcp(broker.ports[kind])
+        payload = b"x" * 400_000  # read from with a pause that is longer than the timeout
+        if kind == "padded":
+            client.send(publication(b"slow", payload))
+            assert client.receive(len(PUBACK)) == PUBACK
+        else:
+            client.send(Connect(4, "slow", True).encode() + Publish(b"slow", payload, 1, packet_id=7).encode(4))
+            assert client.receive(8) == b"\x20\x02\0\0" + b"\x40\x02\0\x07"
 
 
 # --- HTTP ---

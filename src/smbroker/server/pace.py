@@ -37,7 +37,7 @@ class Sender(Protocol):
 
     @property
     def unfinished(self) -> int:
-        """Bytes of input that wait for their end."""
+        """Bytes of input that wait for their end, while that is listened for."""
 
     def stalled(self) -> None:
         """Ends it."""

@@ -140,7 +140,7 @@ class Connection(Client, asyncio.Protocol):
 
     @property
     def unfinished(self) -> int:
-        return self._held
+        return self._held if self._transport.is_reading() else 0  # else it is the broker who does not listen
 
     def stalled(self) -> None:
         error = ProtocolError("stalled", "a message that it has begun does not go on (tcp.stall_timeout)")

@@ -223,7 +223,7 @@ class MqttConnection(Client, asyncio.Protocol):
 
     @property
     def unfinished(self) -> int:
-        return self._held
+        return self._held if self._transport.is_reading() else 0  # else it is the broker who does not listen
 
     def stalled(self) -> None:
         self.fail(Malformed("stalled", "a message that has begun does not go on (tcp.stall_timeout)", IMPLEMENTATION))
