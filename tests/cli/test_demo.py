@@ -250,6 +250,17 @@ def test_a_data_directory_in_use_is_named(tmp_path: Path) -> None:
         assert result.stdout == b""
 
 
+def test_who_starts_it_twice_is_told_of_the_first_and_not_to_take_other_ports_alone(tmp_path: Path) -> None:
+    with demo(tmp_path) as one:
+        listen = f"udp://127.0.0.1:{one.wait_until_ready()['udp']}"
+        result = run("smb", "demo", "--no-spark", "--data", str(tmp_path), "--listen", listen)
+        assert result.returncode == 1
+        text = result.stderr.decode()
+        assert f"{tmp_path}/log is in use by process {one.process.pid}: a broker runs there already; stop it" in text
+        assert "--data DIR --listen udp://127.0.0.1:0" in text
+        assert text.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from flow.house import BIN
+from smbroker.log.log import Log
 
 FREE = ("--listen", "udp://127.0.0.1:0")
 
@@ -37,8 +38,19 @@ def test_a_taken_port_is_named_with_what_to_do(tmp_path: Path) -> None:
         code, said = doctor("--data", str(tmp_path), "--listen", f"mqtt://127.0.0.1:{port}", *FREE)
     assert code == 1
     (line,) = (line for line in said.splitlines() if line.startswith("BAD"))
-    assert str(port) in line
+    assert line.endswith(f"cannot listen on mqtt 127.0.0.1 port {port}: Address already in use")
     assert "→ stop who uses it, or listen elsewhere: --listen mqtt://127.0.0.1:PORT" in said
+
+
+def test_a_broker_that_runs_there_already_is_named(tmp_path: Path) -> None:
+    log = Log.open(tmp_path / "log")
+    code, said = doctor("--data", str(tmp_path), *FREE)
+    log.close()
+    assert code == 1
+    assert f"BAD  data         {tmp_path}/log is in use by process {os.getpid()}\n" in said
+    assert "→ a broker runs there already: stop it, " in said
+    code, said = doctor("--data", str(tmp_path), *FREE)
+    assert (code, "BAD" in said) == (0, False)
 
 
 def test_a_directory_that_cannot_be_written_is_named() -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from smbroker import __version__
 from smbroker.cli import arguments, terminal
+from smbroker.log.lock import LOCK, in_use
 from smbroker.model.errors import SmbError, UsageError
 from smbroker.server import config as configuration
 from smbroker.server import listeners
@@ -67,6 +68,8 @@ def findings(config: Config, data: Path, listen: Sequence[str]) -> Iterator[Find
     system = f"{platform.system()} {platform.release()}"
     yield Finding("smb", f"{__version__}{how}, Python {platform.python_version()}, {system}")
     yield from _packages(PACKAGES, "pip install . in a checkout of SMB", needed=True)
+    if not config.no_log and (holder := in_use(data / "log" / LOCK)):
+        yield Finding("data", holder, "a broker runs there already: stop it, or name another directory with --data")
     for text in listen:
         yield _port(text, config)
     yield _rights(config)
@@ -90,7 +93,9 @@ def _port(text: str, config: Config) -> Finding:
         bound = listeners.bind(listeners.endpoint(text), config)
     except SmbError as error:
         return Finding(
-            "port", error.text, f"stop who uses it, or listen elsewhere: --listen {text.rpartition(':')[0]}:PORT"
+            "port",
+            error.text.partition("; choose another")[0],
+            f"stop who uses it, or listen elsewhere: --listen {text.rpartition(':')[0]}:PORT",
         )
     for sock in (bound.stream, bound.datagram):
         if sock:

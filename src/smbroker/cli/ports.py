@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from smbroker.log.lock import LOCK, in_use
 from smbroker.model.errors import UsageError
 from smbroker.server import listeners
 from smbroker.server.config import Config
@@ -31,17 +32,20 @@ def settled(config: Config, command: str) -> list[listeners.Endpoint]:
             if sock:
                 sock.close()
     if taken:
-        raise UsageError("bind", _what_to_do(taken, config.listen, command))
+        raise UsageError("bind", _what_to_do(taken, config, command))
     return [one.endpoint for one in bound]
 
 
-def _what_to_do(taken: Sequence[listeners.Endpoint], listen: Sequence[str], command: str) -> str:
-    ports = " and ".join(f"port {one.port} ({one.kind} on {one.host})" for one in taken)
-    others = [str(replace(one, port=0)) if one in taken else str(one) for one in map(listeners.endpoint, listen)]
-    options = " ".join(f"--listen {one}" for one in others)
+def _what_to_do(taken: Sequence[listeners.Endpoint], config: Config, command: str) -> str:
+    holder = None if config.no_log else in_use(Path(config.data) / "log" / LOCK)
+    others = [str(replace(one, port=0)) if one in taken else str(one) for one in map(listeners.endpoint, config.listen)]
+    options = " ".join([*(["--data DIR"] if holder else []), *(f"--listen {one}" for one in others)])
     again = (
         f"make run ARGS='{options}'" if "MAKELEVEL" in os.environ else f"{typed_before(sys.argv[0])}{command} {options}"
     )
+    if holder:  # with other ports alone the next start would fail as well
+        return f"{holder}: a broker runs there already; stop it, or have a second one: {again}"
+    ports = " and ".join(f"port {one.port} ({one.kind} on {one.host})" for one in taken)
     return f"{ports} already in use; stop what uses it, or take a free one: {again}"
 
 

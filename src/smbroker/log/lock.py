@@ -7,6 +7,8 @@ from types import TracebackType
 
 from smbroker.model.errors import LogError
 
+LOCK = "lock"  # the log's, in its directory
+
 
 class Lock:
     def __init__(self, path: Path) -> None:
@@ -15,9 +17,9 @@ class Lock:
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(self._handle, 32, 0).decode("ascii", "replace").strip()
+            said = _in_use(path, self._handle)
             os.close(self._handle)
-            raise LogError("locked", f"{path.parent} is in use by process {holder or 'unknown'}") from None
+            raise LogError("locked", said) from None
         os.ftruncate(self._handle, 0)
         os.pwrite(self._handle, b"%d\n" % os.getpid(), 0)
 
@@ -31,3 +33,23 @@ class Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def in_use(path: Path) -> str | None:
+    """Who holds the lock, in words; None if nobody does. Makes no file."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _in_use(path, handle)
+    finally:
+        os.close(handle)
+    return None
+
+
+def _in_use(path: Path, handle: int) -> str:
+    holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip()
+    return f"{path.parent} is in use by process {holder or 'unknown'}"

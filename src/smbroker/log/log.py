@@ -25,7 +25,7 @@ from smbroker.log.few import encoded, go_on
 from smbroker.log.format import Frame, Note, encode, head
 from smbroker.log.index import read_header
 from smbroker.log.layout import Message, Piece
-from smbroker.log.lock import Lock
+from smbroker.log.lock import LOCK, Lock
 from smbroker.log.mark import MarkFile
 from smbroker.log.past_cache import Memory, PastCache, new_memory
 from smbroker.log.recover import OpenTail, recover
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from smbroker.log.reader import LogReader
     from smbroker.log.topics import Topics
 
-LOCK = "lock"
 MAX_APPENDS = 50_000  # of a tail: each is checked by itself when a log is opened, some 8 µs
 SMALL = 512 << 10  # bytes; a smaller append makes room for more of its kind
 LARGE = 512 << 10  # bytes; a larger one goes past the page cache
