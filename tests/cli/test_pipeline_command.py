@@ -165,4 +165,20 @@ def test_tables_are_listed_and_shown(data: Path) -> None:
 def test_a_table_that_is_still_to_come_is_told_as_that(data: Path) -> None:
     (data / "pipelines.json").write_text(json.dumps(STATUS))
     result = run("smb", "table", "show", "t", "--data", str(data))
-    assert (result.returncode, b"; a writes it, and has no rows yet: " in result.stderr) == (1, True)
+    assert (result.returncode, b"no rows yet; a writes it: ask again" in result.stderr) == (1, True)
+
+
+def test_before_the_first_table_it_is_told_when_there_will_be_some(data: Path) -> None:
+    result = run("smb", "table", "show", "archive", "--data", str(data))
+    assert (result.returncode, b"there are no tables in " in result.stderr) == (1, True)
+    assert b"half a minute" in result.stderr
+
+
+@pytest.mark.parametrize("words", ["table ls", "table show archive", "pipeline status", "pipeline reset archive"])
+def test_elsewhere_than_the_broker_it_is_told_how_to_say_where_its_data_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("smb", *words.split())
+    assert result.returncode == 1
+    assert result.stderr == b"smb-data: there is no such directory; --data says where it is\n"

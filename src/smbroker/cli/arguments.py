@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 from smbroker import __version__
@@ -86,6 +87,12 @@ def whole_number(text: str, lowest: int, highest: int) -> int:
     if text.isascii() and text.isdecimal() and len(text) <= digits and lowest <= int(text) <= highest:
         return int(text)
     raise UsageError("bad_number", f"give a whole number from {lowest} to {highest}")
+
+
+def check_data(data: Path) -> None:
+    """UsageError if there is no such directory: often the command is run in another one than the broker."""
+    if not data.is_dir():
+        raise UsageError("no_data", f"{data}: there is no such directory; --data says where it is")
 
 
 def shown(word: str) -> str:

@@ -36,7 +36,13 @@ EXAMPLES = """\
   smb pipeline reset rooms --from 0     read the log again from the beginning at the next start; stop `smb up` before
 """
 FAILED = 1  # exit status: a pipeline is bad or has failed
-STATUSES = {"no_java": 3, "no_spark": 3, "spark_start": 4, "spark_died": 4}  # exit; with 4 another try may help
+STATUSES = {
+    "no_java": 3,
+    "no_spark": 3,
+    "spark_start": 4,
+    "spark_died": 4,
+    "no_data": 1,
+}  # exit; with 4 another try may help
 LOCK = "pipelines.lock"  # within the data directory: one runner
 TOKEN = "pipeline.token"  # within the data directory: the broker writes it
 URL = "http://127.0.0.1:8090"
@@ -354,6 +360,7 @@ def _status(options: argparse.Namespace, config: Config) -> int:
     data = _data(options, config)
     told = status.read(data)
     if told is None:
+        arguments.check_data(data)
         terminal.fail(f"no pipelines have run on {data}; start them with: smb pipeline run")
     if not running(data):  # killed, perhaps: then nobody has told of the end
         for one in told["pipelines"]:
@@ -393,8 +400,7 @@ def _reset(options: argparse.Namespace, config: Config) -> int:
         except UsageError as error:
             raise UsageError(error.code, f"--from {options.start}: {error.text}") from error
     data = _data(options, config)
-    if not data.is_dir():
-        raise UsageError("no_data", f"{data}: there is no such directory; --data says where it is")
+    arguments.check_data(data)
     with _locked(data, f"{name} cannot be reset while pipelines run on {data}"):
         table, why_none = reset.table_of(data, name)
         known = reset.reset(data, name, start, table if options.drop_table else None)

@@ -17,6 +17,7 @@ EXAMPLES = """\
 """
 LIMIT = 20
 MAX_LIMIT = 1_000_000
+MADE = "pipelines make them, some half a minute after the start of smb up or smb demo"
 
 
 def main(words: Sequence[str]) -> int:
@@ -35,13 +36,14 @@ def main(words: Sequence[str]) -> int:
     try:
         config = configuration.load(options.config) if options.config else configuration.Config()
         data = Path(options.data or config.data)
+        arguments.check_data(data)
         return _ls(data) if options.action == "ls" else _show(data, options)
     except BrokenPipeError:  # the reader has seen enough
         return 0
     except ImportError:
         terminal.fail("tables need the package deltalake: pip install '.[spark]' in a checkout of SMB")
     except UsageError as error:
-        terminal.fail(error.text, 1 if error.code == "no_table" else arguments.BAD_ARGUMENTS)
+        terminal.fail(error.text, 1 if error.code in ("no_table", "no_data") else arguments.BAD_ARGUMENTS)
 
 
 def _ls(data: Path) -> int:
@@ -49,7 +51,7 @@ def _ls(data: Path) -> int:
 
     found = list(tables(data))
     if not found:
-        terminal.say(f"there are no tables in {data}; pipelines make them: smb pipeline run")
+        terminal.say(f"there are no tables in {data}; {MADE}")
         return 0
     lines: list[tuple[str, ...]] = [("table", "rows", "files", "bytes", "version", "columns")]
     for one in found:
@@ -75,13 +77,21 @@ def _show(data: Path, options: argparse.Namespace) -> int:
     try:
         rows = last_rows(data, options.name, limit)
     except UsageError as error:
-        if error.code == "no_table" and (writer := _writer(data, options.name)):
-            text = f"{error.text}; {writer} writes it, and has no rows yet: ask again in some seconds"
-            raise UsageError("no_table", text) from error
+        if error.code == "no_table" and (why := _why_none(data, options.name)):
+            raise UsageError("no_table", why) from error
         raise
     lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     terminal.write("".join(lines).encode("utf-8", "backslashreplace"))
     return 0
+
+
+def _why_none(data: Path, table: str) -> str | None:
+    """Where waiting may help."""
+    from smbroker.spark.tables import tables
+
+    if writer := _writer(data, table):
+        return f"the table {table} has no rows yet; {writer} writes it: ask again in some seconds"
+    return None if any(tables(data)) else f"there are no tables in {data} yet; {MADE}"
 
 
 def _writer(data: Path, table: str) -> str | None:
