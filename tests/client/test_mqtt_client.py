@@ -50,6 +50,12 @@ def test_a_message_without_an_ack_has_failed() -> None:
     assert (caught.value.code, caught.value.text) == ("no_answer", "no PUBACK within 0.5 s")
 
 
+def test_a_port_of_another_dialect_that_just_waits_is_asked_about() -> None:
+    with scripted_broker([]) as (address, _), pytest.raises(ClientError) as caught:
+        mqtt.Publisher(address, LONG_ENOUGH)
+    assert caught.value.text == f"no CONNACK within 0.5 s; is {address} an MQTT port?"
+
+
 def test_a_message_that_is_refused_has_failed() -> None:
     refusal = b"\x40\x03\x00\x01" + bytes((NOT_AUTHORIZED,))
     with scripted_broker([CONNACK, refusal]) as (address, _), pytest.raises(ClientError) as caught:

@@ -167,5 +167,7 @@ class _Talk:
                         return item
                 before += items
         except ClientError as error:
-            late = error.code == "no_answer"
-            raise ClientError(error.code, f"no {name} within {self._timeout:g} s" if late else error.text) from error
+            if error.code != "no_answer":
+                raise
+            hint = f"; is {self.stream.address} an MQTT port?" if kind is Connack else ""  # others wait for more
+            raise ClientError(error.code, f"no {name} within {self._timeout:g} s{hint}") from error
