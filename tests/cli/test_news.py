@@ -85,6 +85,12 @@ def test_a_folder_with_a_space_is_quoted() -> None:
     assert commands(guided(USUAL, "my tools/"), "smbpublish")[0].startswith("'my tools/smbpublish' ")
 
 
+def test_the_guide_names_the_page_where_there_is_one() -> None:
+    lines = guide(order(USUAL).addresses, 27, "", 60, "http://127.0.0.1:8090").splitlines()
+    assert "See it all in a browser: http://127.0.0.1:8090/" in lines
+    assert not any("browser" in line for line in guided(USUAL))
+
+
 def test_the_guide_says_how_fast_time_runs() -> None:
     assert "a day takes 24 minutes" in guided(USUAL)[2]
     assert "a day takes 12 hours" in guided(USUAL, speed=2)[2]

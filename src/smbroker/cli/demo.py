@@ -100,4 +100,5 @@ def _order(options: argparse.Namespace, endpoints: Sequence[listeners.Endpoint])
         options.quiet,
         random.randrange(2**32) if options.seed is None else options.seed,
         options.speed,
+        ports.web_url(endpoints),
     )

@@ -140,7 +140,7 @@ def _announce(order: Order, devices: int) -> None:
         terminal.write("".join([*lines, "ready\n"]).encode())
     except (BrokenPipeError, SmbError):  # nobody wants to know
         pass
-    _talk(guide(order.addresses, devices, order.programs, order.speed))
+    _talk(guide(order.addresses, devices, order.programs, order.speed, order.page))
 
 
 def _talk(text: str) -> None:

@@ -31,7 +31,9 @@ JOIN = {
 }
 
 
-def guide(addresses: Mapping[Dialect, Address], devices: int, programs: str, speed: float) -> str:
+def guide(
+    addresses: Mapping[Dialect, Address], devices: int, programs: str, speed: float, page: str | None = None
+) -> str:
     served = [dialect for dialect in WATCH if dialect in addresses]
     lines = [
         "",
@@ -46,6 +48,7 @@ def guide(addresses: Mapping[Dialect, Address], devices: int, programs: str, spe
         + "; whoever speaks another dialect hears it too, and thermostat, pumps and charger obey:",
         *_lines("smbpublish", JOIN, addresses, programs),
         "",
+        *([coloured("See it all", BOLD) + " in a browser: " + coloured(f"{page}/", CYAN), ""] if page else []),
         "Below is what the broker relays. " + coloured("Ctrl-C", BOLD) + " stops everything.",
         "",
     ]

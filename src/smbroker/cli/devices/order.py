@@ -25,6 +25,7 @@ class Order:
     quiet: bool
     seed: int
     speed: float  # of the simulated time
+    page: str | None = None  # its address, if there is a web listener
 
     def line(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
