@@ -99,6 +99,31 @@ def test_pipe_greets_on_standard_error_and_prints_datagrams(udp: UdpBroker, word
         assert udp.heard_nothing()
 
 
+@pytest.mark.parametrize(
+    ("words", "request_", "told"),
+    [
+        ("a/+/b", b"sa/+/b", b"a/+/b: in semicolon only # as a level is a wildcard; "),
+        ("--dialect pipe a/#", b"S|a/#", b"a/#: in pipe only # alone is a wildcard; "),
+        ("--dialect soh a/b/#", b"Sa/b/#", b"a/b/#: in soh only # as the whole topic or subtopic is a wildcard; "),
+    ],
+)
+def test_what_is_a_wildcard_elsewhere_only_is_told(udp: UdpBroker, words: str, request_: bytes, told: bytes) -> None:
+    with started("smbsubscribe", "-p", udp.port, *words.split()) as program:
+        program.expect(told + b"this name is taken as it stands\n", "stderr")
+        assert udp.hear() == request_
+
+
+@pytest.mark.parametrize(
+    "words", ["a/#/b", "#/#", "a+/b#", "--dialect pipe #", "--dialect soh a/#", "--dialect soh #/b", "--dialect soh #"]
+)
+def test_of_wildcards_that_are_understood_nothing_is_told(udp: UdpBroker, words: str) -> None:
+    with started("smbsubscribe", "-p", udp.port, *words.split()) as program:
+        udp.hear()
+        program.interrupt()
+        program.ended()
+        assert b"as it stands" not in program.rest("stderr")
+
+
 def test_pipe_prints_a_refusal_on_standard_error(udp: UdpBroker) -> None:
     with started("smbsubscribe", "-p", udp.port, "127.0.0.1", "t") as program:
         udp.hear()

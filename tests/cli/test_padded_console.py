@@ -43,6 +43,11 @@ def test_each_title_has_a_connection_and_a_signal_disconnects_all(tcp: TcpBroker
         assert program.rest("stdout") + program.rest("stderr") == b""
 
 
+def test_what_is_a_wildcard_elsewhere_is_told(tcp: TcpBroker) -> None:
+    with started("smbsubscribe", "--dialect", "padded", "-p", tcp.port, "#") as program:
+        program.expect(b"#: padded has no wildcards; this name is taken as it stands\n", "stderr")
+
+
 def test_a_ping_is_answered(tcp: TcpBroker) -> None:
     with started("smbsubscribe", "--dialect", "padded", "-p", tcp.port, "news") as program:
         [news] = subscribed(tcp, program, b"news")

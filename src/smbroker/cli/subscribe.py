@@ -51,6 +51,16 @@ exit status: 0 ended by you (typed: or by the broker), 1 it did not work, 2 bad 
 SEVERAL_TOPICS = (Dialect.SOH, Dialect.PADDED, Dialect.TYPED, Dialect.MQTT)
 
 
+NO_WILDCARDS = (Dialect.PADDED, Dialect.TYPED)
+WILDCARDS = {  # where not all of MQTT's are
+    Dialect.SEMICOLON: "in semicolon only # as a level is a wildcard",
+    Dialect.PIPE: "in pipe only # alone is a wildcard",
+    Dialect.SOH: "in soh only # as the whole topic or subtopic is a wildcard",
+    Dialect.PADDED: "padded has no wildcards",
+    Dialect.TYPED: "typed has no wildcards",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Wire:
     """What a dialect offers to a subscriber."""
@@ -92,7 +102,19 @@ def _subscription(options: Namespace, words: list[str]) -> tuple[Wire, Address, 
         with problems.naming(f"TOPIC {shown(word)}"):
             wire.encode(os.fsencode(word))
     problems.exit_if_any()
+    for word in words:
+        if _looks_like_a_wildcard(word, dialect):
+            terminal.warn(f"{word}: {WILDCARDS[dialect]}; this name is taken as it stands")
     return wire, address, [os.fsencode(word) for word in dict.fromkeys(words)]
+
+
+def _looks_like_a_wildcard(topic: str, dialect: Dialect) -> bool:
+    """Whether it has a level that is a wildcard elsewhere and none here: nothing else would tell of the mistake."""
+    if dialect is Dialect.MQTT:
+        return False
+    parts = topic.split("/", 1) if dialect is Dialect.SOH else [topic]
+    plain = [level for part in parts if part != "#" or dialect in NO_WILDCARDS for level in part.split("/")]
+    return "+" in plain or ("#" in plain and dialect is not Dialect.SEMICOLON)
 
 
 def _check_number(dialect: Dialect, words: list[str]) -> None:
