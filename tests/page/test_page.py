@@ -4,7 +4,7 @@ import re
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from flow.house import Broker
 from web.calls import post, post_lines
@@ -121,6 +121,17 @@ def test_a_topic_goes_further_back(page: Page, broker: Broker) -> None:
     expect(page.get_by_role("button", name="Further back")).to_be_hidden()
 
 
+def test_a_topic_is_not_called_empty_before_the_log_has_answered(page: Page, broker: Broker) -> None:
+    publish(broker, ("slow/text", "no number"))
+    held: list[Route] = []
+    page.route("**/v1/messages?**", lambda route: held.append(route))
+    with page.expect_request("**/v1/messages?**"):
+        go(page, "#/topic/slow%2Ftext")
+    expect(page.locator(".empty")).to_have_text("…")
+    held[0].continue_()
+    expect(page.locator(".empty")).to_have_text("No numbers yet.")
+
+
 # --- tail ---
 
 
@@ -183,6 +194,14 @@ def test_the_tail_scrolls_back_through_history(page: Page, broker: Broker) -> No
         page.wait_for_timeout(20)
     expect(page.locator("article")).to_have_count(250)
     assert page.locator("article pre").all_inner_texts() == [f"n{n}" for n in range(249, -1, -1)]
+
+
+def test_where_nothing_is_older_nothing_older_is_offered(page: Page, broker: Broker) -> None:
+    go(page, "#/tail?filter=first/a")
+    expect(page.get_by_text("0 messages")).to_be_visible()
+    expect(page.get_by_role("button", name="Older messages")).to_be_hidden()
+    publish(broker, ("first/a", "1"))
+    expect(page.get_by_role("button", name="Older messages")).to_be_visible()
 
 
 def test_a_bad_filter_is_explained(page: Page, wrong: list[str]) -> None:

@@ -62,7 +62,18 @@ def test_tables_have_a_preview_and_topics_their_statistics(page: Page, broker: B
     expect(page.get_by_text("the last 60 rows")).to_be_visible()
     expect(page.locator("tbody tr")).to_have_count(60)
     expect(page.locator("tbody tr").first).to_contain_text("table/<i>x</i>")
+    TableWriter(broker.data / "tables" / "single").write(pa.table({"offset": [1]}), "query", 0)
+    go(page, "#/table/single")
+    expect(page.get_by_text("the last 1 row", exact=True)).to_be_visible()
     go(page, "#/topic/table%2F%3Ci%3Ex%3C%2Fi%3E")
     section = page.locator("section", has_text="Statistics")
     expect(section.locator("canvas")).to_be_visible()
     expect(section.locator(".legend")).to_have_text("minmeanmax")
+
+
+def test_a_table_that_is_not_there_is_explained(page: Page, wrong: list[str]) -> None:
+    go(page, "#/table/nosuch")
+    expect(page.get_by_text("there is no table nosuch")).to_be_visible()
+    expect(page.locator(".panel")).to_be_hidden()
+    assert [said for said in wrong if "404" not in said] == []  # the browser tells of every refusal
+    wrong.clear()

@@ -3,7 +3,7 @@
 import { ask } from "../ask.js";
 import { cell, h, say, table } from "../dom.js";
 import { watch } from "../live.js";
-import { bytes, visible, whole } from "../words.js";
+import { bytes, some, visible, whole } from "../words.js";
 
 const ROWS = 100;
 
@@ -32,12 +32,14 @@ export function tables(_place, signal) {
 
 export function oneTable(place, signal) {
   const note = h("span", { className: "note" }, "…"), list = h("div", { className: "scroll" });
+  const panel = h("section", { className: "panel", hidden: true }, list);
 
   async function look() {
     try {
       const found = await ask(`/v1/tables/${encodeURIComponent(place.name)}`, { limit: ROWS }, signal);
       const names = [...new Set(found.rows.flatMap(Object.keys))];
-      say(note, `the last ${whole(found.rows.length)} rows`);
+      say(note, `the last ${some(found.rows.length, "row")}`);
+      panel.hidden = false;
       list.replaceChildren(table(names.map((name) => [visible(name)]), found.rows.reverse().map((row) => h("tr", {},
         names.map((name) => cell(visible(shown(row[name])), typeof row[name] === "number" ? "number" : "text"))))));
     } catch (error) {
@@ -48,8 +50,7 @@ export function oneTable(place, signal) {
   watch({}, {});
   look();
   const again = h("button", { type: "button", onclick: look }, "Look again");
-  return h("div", {}, h("div", { className: "bar" }, h("h1", { className: "name" }, h("a", { href: "#/tables" }, "Tables"), " / ", visible(place.name)), again, note),
-    h("section", { className: "panel" }, list));
+  return h("div", {}, h("div", { className: "bar" }, h("h1", { className: "name" }, h("a", { href: "#/tables" }, "Tables"), " / ", visible(place.name)), again, note), panel);
 }
 
 function shown(value) {

@@ -20,7 +20,7 @@ export function tail(place, signal) {
   const note = h("span", { className: "note" });
   const when = h("input", { type: "datetime-local", step: 1, ariaLabel: "Go to", title: "Go to a time", onchange: () => { if (when.value) jump(new Date(when.value)); } });
   const later = h("button", { type: "button", className: "more", hidden: true, onclick: newer }, "Newer messages");
-  const more = h("button", { type: "button", className: "more", onclick: older }, "Older messages");
+  const more = h("button", { type: "button", className: "more", hidden: true, onclick: older }, "Older messages");
 
   function remember() {
     const parameters = Object.entries({ filter, format: formats.value === "text" ? "" : formats.value }).filter(([, value]) => value);
@@ -47,6 +47,7 @@ export function tail(place, signal) {
 
   function tell(text) {
     const skipped = left ? `, ${whole(left)} not shown` : "";
+    more.hidden = messages.oldest === null;
     say(note, text ?? (paused ? `paused, ${whole(held)} since` : `${some(seen, "message")}${skipped}`));
   }
 
@@ -76,6 +77,7 @@ export function tail(place, signal) {
     messages.clear();
     when.value = "";
     later.hidden = true;
+    tell("…");
     follow(filter ? { filter } : {}, AbortSignal.any([signal, leave.signal]),
       { page: PAGE, onpast: past, onsample: heard, onfailed: (error) => tell(error.message) });
   }
@@ -122,6 +124,7 @@ export function tail(place, signal) {
     messages.clear();
     messages.newest(found);
     later.hidden = false;
+    tell();
     scrollTo(0, 0);
   }
 

@@ -20,7 +20,7 @@ export function topic(place, signal) {
   const chart = new Chart(signal, { height: 260, shown: short, points: true });
   const statistics = new Chart(signal, { height: 220, shown: short });
   const note = h("span", { className: "note" }), latest = h("strong", { className: "latest" });
-  const none = h("p", { className: "empty" }, "No numbers yet.");
+  const none = h("p", { className: "empty" }, "…");
   const more = h("button", { type: "button", hidden: true, onclick: older }, "Further back");
   const now = h("button", { type: "button", hidden: true, onclick: begin }, "Back to now");
   const table = h("section", { className: "panel", hidden: true }, h("h2", {}, "Statistics", statistics.legend), statistics.element);
@@ -56,6 +56,7 @@ export function topic(place, signal) {
   }
 
   function draw() {
+    say(none, "No numbers yet.");
     none.hidden = values.length > 0;
     if (values.length) chart.set(times, { value: values });
   }
