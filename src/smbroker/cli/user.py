@@ -55,7 +55,7 @@ def main(words: Sequence[str]) -> int:
         users_file.write(path, changed)
         if secret:
             terminal.write(f"{secret}\n".encode())
-        terminal.say(f"{said}; {path} is written, and counts for a broker that runs after SIGHUP")
+        terminal.say(f"{said}; a broker that is running reads {path} after SIGHUP")
         return 0
     except UsageError as error:
         terminal.fail(error.text, arguments.BAD_ARGUMENTS)
