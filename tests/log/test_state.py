@@ -85,6 +85,22 @@ def test_while_the_database_refuses_changes_wait_and_are_written_later(tmp_path:
     assert reopened(path)[KEY].cursor == 3
 
 
+def test_what_no_database_takes_is_left_out_and_told_and_the_rest_is_saved(tmp_path: Path) -> None:
+    troubles: list[str] = []
+    state = State(tmp_path / "state.db", troubles.append)
+    with state._changed:  # the writing thread waits, so that all becomes one transaction
+        state.save_session(KEY, 1)
+        state.save_batch("query", 1 << 63, 0)
+        state.save_session(PEER, 2)
+    assert state.flush(5)
+    state.save_session(KEY, 3)
+    assert state.flush(5)
+    state.close()
+    assert [bool(trouble) for trouble in troubles] == [True, False]
+    assert "batch" in troubles[0]
+    assert {key: session.cursor for key, session in reopened(tmp_path / "state.db").items()} == {KEY: 3, PEER: 2}
+
+
 def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     path.write_bytes(b"nonsense" * 1000)

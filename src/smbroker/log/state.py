@@ -225,14 +225,22 @@ class State:
                     self._changed.wait_for(lambda: self._closing, RETRY)
 
     def _write(self, batch: dict[tuple[Any, ...], list[tuple[str, tuple[Any, ...]]]]) -> str:
-        """Empty, or why it could not be written."""
-        try:
-            with _connected(self._path) as database, database:
-                for statements in batch.values():
-                    for sql, values in statements:
-                        database.execute(sql, values)
-        except sqlite3.Error as error:
-            return f"{self._path}: {error}"
+        """Empty, or why it could not be written. What no database takes (a number too large, say) is left out and
+        told: it must not keep all else from being saved."""
+        thing: tuple[Any, ...] = ()
+        while batch:
+            try:
+                with _connected(self._path) as database, database:
+                    for thing, statements in batch.items():  # noqa: B007
+                        for sql, values in statements:
+                            database.execute(sql, values)
+                break
+            except sqlite3.Error as error:
+                return f"{self._path}: {error}"
+            except (OverflowError, ValueError, TypeError) as error:
+                del batch[thing]
+                self._on_trouble(f"{self._path}: left out, a {thing[0]}: {error}")
+                self._on_trouble("")
         return ""
 
     def _prepare(self) -> None:
