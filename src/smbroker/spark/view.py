@@ -14,18 +14,22 @@ from pyspark.sql import functions as F  # noqa: N812
 from smbroker.log.rows import LONGEST_NUMBER, NUMBER
 
 _NUMBER = rf"\A{NUMBER.pattern.decode()}\z"
-# Most text is no JSON, and a parser that fails is slow: look at both ends first. That also keeps out text that goes on
-# after a whole value, `{"a": 1} and more`, of which Spark's parser takes the beginning.
+# Most text is no JSON, and a parser that fails is slow: look at both ends first.
 _SCALAR = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null"
 _MAY_BE_JSON = rf"(?s)\A[ \t\r\n]*(?:\{{.*\}}|\[.*\]|\".*\"|{_SCALAR})[ \t\r\n]*\z"
 
 
 def decoded(messages: DataFrame) -> DataFrame:
     text = F.try_validate_utf8(F.col("payload").cast("string"))
-    json = F.when(F.col("text").rlike(_MAY_BE_JSON), F.try_parse_json("text"))
+    json = F.when(F.col("text").rlike(_MAY_BE_JSON) & _is_one_value(), F.try_parse_json("text"))
     return messages.withColumns({"levels": F.split("topic", "/", -1), "text": text}).withColumns(
         {"value": _value(), "json": json}
     )
+
+
+def _is_one_value() -> Column:
+    """Spark's parsers stop after the first value of `{"a": 1} {"a": 2}`: so in a list one more must follow it."""
+    return F.json_array_length(F.concat(F.lit("["), F.col("text"), F.lit(",0]"))) == 2
 
 
 def _value() -> Column:
