@@ -56,6 +56,22 @@ def test_both_kinds_of_file_say_the_same(tmp_path: Path, name: str, text: str) -
     assert made.client == "pipeline:p"
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("10 seconds", "10 seconds"),
+        ("1 Minute", "1 minutes"),
+        ("0.5 minutes", "30000 milliseconds"),
+        ("1.5 seconds", "1500 milliseconds"),
+        ("0.5 milliseconds", "0 milliseconds"),
+        ("36500 days", "36500 days"),
+    ],
+)
+def test_times_are_such_as_spark_takes(tmp_path: Path, given: str, meant: str) -> None:
+    made = pipeline(tmp_path, f"-- table: t\n-- every: {given}\n-- watermark: {given}\nSELECT * FROM messages")
+    assert (made.every, made.watermark) == (meant, meant)
+
+
 def test_what_is_left_out(tmp_path: Path) -> None:
     made = pipeline(tmp_path, "-- table: t\nSELECT * FROM messages")
     assert (made.filters, made.mode, made.key) == ("#", "append", ())
@@ -79,6 +95,8 @@ def test_queries_of_any_form(tmp_path: Path, query: str) -> None:
         ("-- table: t\n-- from: a/#/b\nSELECT 1", 2, "from: a/#/b: # can only be the last level"),
         ("-- table: t\n-- mode: upsert\nSELECT 1", 2, "mode: 'upsert' is none of append, update, complete"),
         ("-- table: t\n-- every: soon\nSELECT 1", 2, "every: 'soon' is no time such as 10 seconds"),
+        ("-- table: t\n-- every: １０ seconds\nSELECT 1", 2, "is no time such as 10 seconds"),
+        (f"-- table: t\n-- every: {'9' * 20} days\nSELECT 1", 2, "is longer than 100 years"),
         ("-- table: t\n-- watermark: 10\nSELECT 1", 2, "watermark: '10' is no time"),
         ("-- table: t\n-- rows: 0\nSELECT 1", 2, "rows: '0' is no number above 0"),
         ("-- topic: a/{b\nSELECT 1", 1, "topic: a/{b: write columns as {name}"),

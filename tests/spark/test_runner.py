@@ -106,6 +106,14 @@ def test_files_are_picked_up_while_the_others_go_on(spark: SparkSession, store: 
     assert [(one["state"], one["offset"], one["table"]) for one in told(store.path)] == [("stopped", 2, "numbers")]
 
 
+def test_a_time_with_a_fraction_is_one_like_others(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    store.publish_payloads([b"1"], ORIGINS[1])
+    half = "-- every: 0.5 minutes\n-- table: half\nSELECT offset FROM messages\n"
+    with started(spark, store.path, directory(tmp_path, half_sql=half, numbers_sql=NUMBERS)):
+        wait_rows(store.path, "half", 1)
+        wait_rows(store.path, "numbers", 1)
+
+
 def test_a_query_that_fails_is_started_again_and_loses_nothing(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:

@@ -28,7 +28,9 @@ MAX_FILE = 1 << 20  # bytes
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour|day)s?", re.IGNORECASE)
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour|day)s?", re.IGNORECASE | re.ASCII)
+_MILLISECONDS = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
+_LONGEST_DAYS = 36_525  # Spark counts microseconds in 64 bits
 _HEADER = re.compile(r"--\s*([A-Za-z_]+)\s*:(.*)")
 _QUERY = re.compile(r"\s*(?:--[^\n]*(?:\n|\Z)|/\*.*?\*/|[\s(])*(select|with|from|values)\b", re.IGNORECASE | re.DOTALL)
 
@@ -142,7 +144,13 @@ def _filters(text: str) -> str:
 def _time(text: str) -> str:
     if not (found := _TIME.fullmatch(text)):
         raise UsageError("bad_time", f"{text!r} is no time such as 10 seconds or 5 minutes")
-    return f"{found[1]} {found[2].lower()}s"
+    unit = found[2].lower()
+    milliseconds = float(found[1]) * _MILLISECONDS[unit]
+    if milliseconds > _LONGEST_DAYS * _MILLISECONDS["day"]:
+        raise UsageError("bad_time", f"{text!r} is longer than 100 years")
+    if "." in found[1]:  # Spark takes fractions of seconds alone
+        return f"{milliseconds:.0f} milliseconds"
+    return f"{found[1]} {unit}s"
 
 
 def _count(text: str) -> int:

@@ -85,8 +85,8 @@ class PipelineQuery:
         pipeline = self.pipeline
         writer = self.frame.writeStream.outputMode(pipeline.mode).queryName(pipeline.name).foreachBatch(self._write)
         every = pipeline.every or (EVERY_WITH_STATE if frames.is_stateful(self.frame) else "0 seconds")
-        timed = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=every)
         try:
+            timed = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=every)
             if pipeline.table:
                 self._writer = TableWriter(
                     self._target.data / TABLES / pipeline.table, pipeline.key, pipeline.mode == "complete"
