@@ -114,6 +114,23 @@ def test_a_time_with_a_fraction_is_one_like_others(spark: SparkSession, store: S
         wait_rows(store.path, "numbers", 1)
 
 
+def test_what_was_refused_beside_another_runs_once_that_is_gone(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    store.publish_payloads([b"1"], ORIGINS[1])
+    pipelines = directory(tmp_path, numbers_sql=NUMBERS)
+    with started(spark, store.path, pipelines) as running:
+        running.wait_state("numbers", "running")
+        (pipelines / "again.sql").write_text(NUMBERS)
+        running.wait_state("again", "failed")
+        (pipelines / "numbers.sql").write_text(NUMBERS.replace("value IS", "1.0 * value IS"))  # the table stays its own
+        wait_for(lambda: "numbers: numbers.sql has changed" in running.said, "the change", PATIENCE)
+        running.wait_state("numbers", "running")
+        running.wait_state("again", "failed")
+        (pipelines / "numbers.sql").unlink()
+        assert running.wait_state("again", "running").error is None
+
+
 def test_a_query_that_fails_is_started_again_and_loses_nothing(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ class _Entry:
     failures: int = 0  # in a row
     retry_at: float | None = None
     batch: int | None = None  # the last one that was seen
+    refused: bool = False  # beside another one; once that has changed or gone, it may run
     lossy: bool = False  # what is gone is gone: go on after it
     done: bool = field(default=False)
 
@@ -129,11 +130,13 @@ class Runner:
 
     def _look_at_files(self, once: bool) -> None:
         found = self._files()
+        new: list[_Entry] = []
+        changed = False
         for name in list(self._entries):
             if name not in found:
                 self._remove(name)
                 self._talk.say(f"{name}: stopped, its file is gone")
-        new: list[_Entry] = []
+                changed = True
         for name, (file, builtin) in found.items():
             if self._wanted.names and name not in self._wanted.names:
                 continue
@@ -144,13 +147,23 @@ class Runner:
             if entry:
                 self._remove(name)
                 self._talk.say(f"{name}: {file.name} has changed")
-            new.append(_Entry(file, builtin, signature, PipelineStatus(name, str(file), since=status.now())))
-            self._entries[name] = new[-1]
+                changed = True
+            new.append(self._entered(name, file, builtin, signature))
+        if changed:  # after the changed ones: what was theirs stays theirs
+            new += self._entered_again()
         for entry in new:
             if self.stopping.is_set():
                 return
             self._write_status()  # the first ones take some seconds each: nobody should think that none runs
             self._begin(entry, once)
+
+    def _entered(self, name: str, file: Path, builtin: bool, signature: Signature) -> _Entry:
+        self._entries[name] = _Entry(file, builtin, signature, PipelineStatus(name, str(file), since=status.now()))
+        return self._entries[name]
+
+    def _entered_again(self) -> list[_Entry]:
+        refused = [(name, entry) for name, entry in self._entries.items() if entry.refused]
+        return [self._entered(name, entry.file, entry.builtin, entry.signature) for name, entry in refused]
 
     def _remove(self, name: str) -> None:
         entry = self._entries.pop(name)
@@ -192,7 +205,12 @@ class Runner:
         entry.status.topic = pipeline.topic.text if pipeline.topic else None
         place = replace(self._place, fail_on_data_loss=not entry.lossy)
         query = PipelineQuery(self._spark, pipeline, self._target, place, self._talk.warn)
-        self._checked.add(pipeline, frames.leaves_out(query.frame))
+        leaves_out = frames.leaves_out(query.frame)
+        try:
+            self._checked.add(pipeline, leaves_out)
+        except Problem:
+            entry.refused = True
+            raise
         return query
 
     def _wait_for_start(self, query: PipelineQuery) -> None:
