@@ -66,6 +66,24 @@ def test_a_new_column_is_added_and_a_missing_one_is_null(tmp_path: Path, key: tu
 
 
 @pytest.mark.parametrize("key", [(), ("k",)])
+@pytest.mark.parametrize("as_reader", [False, True])
+def test_what_was_never_null_may_become_so(tmp_path: Path, key: tuple[str, ...], as_reader: bool) -> None:
+    """Spark says of a count that it is never null, and likewise of what a list of constants holds."""
+    number = pa.field("n", pa.int64(), nullable=False)
+    listed = pa.field("l", pa.list_(pa.struct([number])), nullable=False)
+    named = pa.field("m", pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False)))
+    counts = pa.schema([pa.field("k", pa.string()), number, listed, named])
+    never = pa.table({"k": ["a"], "n": [1], "l": [[{"n": 1}]], "m": [[("x", 1)]]}, counts)
+    maybe = rows(k=["b"], n=pa.array([None], pa.int64()), l=[[{"n": 2}, {"n": None}]])
+    writer = TableWriter(tmp_path / "t", key)
+    for batch, each in enumerate([never, maybe, rows(k=["c"]), never.append_column(number.with_name("o"), [[5]])]):
+        writer.write(each.to_reader() if as_reader else each, "q", batch)
+    writer.write(rows(k=["d"]), "q", 4)
+    found = {row["k"]: (row["n"], row["o"]) for row in content(tmp_path / "t") if row["k"] != "a" or row["o"]}
+    assert found == {"a": (1, 5), "b": (None, None), "c": (None, None), "d": (None, None)}
+
+
+@pytest.mark.parametrize("key", [(), ("k",)])
 def test_a_column_of_another_type_is_refused(tmp_path: Path, key: tuple[str, ...]) -> None:
     writer = TableWriter(tmp_path / "t", key)
     writer.write(rows(k=["a"], v=[1.5], s=[[{"x": 1}]]), "q", 0)

@@ -57,6 +57,9 @@ class TableWriter:
         if isinstance(rows, pa.Table) and not rows.num_rows and not self._complete:
             return False
         _check(rows.schema, self.path.name)
+        rows = rows.cast(
+            _open_to_null(rows.schema, None if self._complete or not self._table else _schema(self._table))
+        )
         note = CommitProperties(app_transactions=[Transaction(query, batch)])
         if self._table is None:
             self._create(rows, note)
@@ -165,6 +168,23 @@ def _check(schema: pa.Schema, table: str) -> None:
         if pa.types.is_null(field.type) or pa.types.is_duration(field.type) or pa.types.is_interval(field.type):
             text = f"column {field.name} is {field.type}, which a table cannot hold (table {table}); cast it"
             raise UsageError("bad_column", text)
+
+
+def _open_to_null(schema: pa.Schema, there: pa.Schema | None) -> pa.Schema:
+    """New columns may be null, whatever Spark knows of them (a count never is): they may be left out one day."""
+    known = there.names if there else ()
+    return pa.schema([field if field.name in known else _nullable(field) for field in schema])
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_list(kind):
+        kind = pa.list_(_nullable(kind.value_field))
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_nullable(part) for part in kind])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(kind.key_field, _nullable(kind.item_field))
+    return field.with_type(kind).with_nullable(True)
 
 
 def _check_change(there: pa.Schema, new: pa.Schema, path: Path) -> None:
