@@ -65,6 +65,17 @@ def test_a_new_column_is_added_and_a_missing_one_is_null(tmp_path: Path, key: tu
     assert found == [{"k": "a", "old": 1, "new": None}, {"k": "b", "old": None, "new": "x"}]
 
 
+def test_a_replaced_row_keeps_nothing_of_the_old_one(tmp_path: Path) -> None:
+    writer = TableWriter(tmp_path / "t", ("k",))
+    writer.write(rows(k=["a", "b"], old=[1, 2], pairs=[[{"x": 1}], None]), "q", 0)
+    writer.write(rows(k=["a"], new=["x"]), "q", 1)
+    found = sorted(content(tmp_path / "t"), key=lambda row: str(row["k"]))
+    assert found == [
+        {"k": "a", "old": None, "pairs": None, "new": "x"},
+        {"k": "b", "old": 2, "pairs": None, "new": None},
+    ]
+
+
 @pytest.mark.parametrize("key", [(), ("k",)])
 @pytest.mark.parametrize("as_reader", [False, True])
 def test_what_was_never_null_may_become_so(tmp_path: Path, key: tuple[str, ...], as_reader: bool) -> None:

@@ -88,6 +88,7 @@ class TableWriter:
         if not last.num_rows:
             return
         assert self._table
+        last = _with_all(last, _schema(self._table))
         merger = self._table.merge(
             last,
             _predicate(last, self._key),
@@ -137,6 +138,14 @@ def _last_of_each(rows: pa.Table | pa.RecordBatchReader, key: Sequence[str]) -> 
     numbered = whole.select(list(key)).append_column("", pa.array(range(whole.num_rows), pa.int64()))
     last = numbered.group_by(list(key)).aggregate([("", "max")]).column("_max")
     return whole if len(last) == whole.num_rows else whole.take(last.take(pc.sort_indices(last)))
+
+
+def _with_all(rows: pa.Table, there: pa.Schema) -> pa.Table:
+    """With nulls in the columns that the table alone has: a merge would leave those of the old row."""
+    for field in there:
+        if field.name not in rows.column_names:
+            rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
+    return rows
 
 
 def _predicate(rows: pa.Table, key: Sequence[str]) -> str:
