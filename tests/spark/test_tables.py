@@ -94,6 +94,13 @@ def test_what_was_never_null_may_become_so(tmp_path: Path, key: tuple[str, ...],
     assert found == {"a": (1, 5), "b": (None, None), "c": (None, None), "d": (None, None)}
 
 
+def test_zeros_of_both_signs_are_one_key(tmp_path: Path) -> None:
+    writer = TableWriter(tmp_path / "t", ("k",))
+    for batch in range(2):
+        writer.write(rows(k=[-0.0, 0.0, None, float("nan"), float("nan"), 1.0], v=[1, 2, 3, 4, 5, 6]), "q", batch)
+    assert sorted(row["v"] for row in content(tmp_path / "t")) == [2, 3, 5, 6]  # type: ignore[type-var]
+
+
 @pytest.mark.parametrize("key", [(), ("k",)])
 def test_a_column_of_another_type_is_refused(tmp_path: Path, key: tuple[str, ...]) -> None:
     writer = TableWriter(tmp_path / "t", key)

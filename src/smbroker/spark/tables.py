@@ -134,10 +134,19 @@ def _schema(table: DeltaTable) -> pa.Schema:
 
 def _last_of_each(rows: pa.Table | pa.RecordBatchReader, key: Sequence[str]) -> pa.Table:
     """Of rows with the same key the last: a merge would take them all."""
-    whole = rows if isinstance(rows, pa.Table) else rows.read_all()
+    whole = _with_one_zero(rows if isinstance(rows, pa.Table) else rows.read_all(), key)
     numbered = whole.select(list(key)).append_column("", pa.array(range(whole.num_rows), pa.int64()))
     last = numbered.group_by(list(key)).aggregate([("", "max")]).column("_max")
     return whole if len(last) == whole.num_rows else whole.take(last.take(pc.sort_indices(last)))
+
+
+def _with_one_zero(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """A merge takes 0.0 and -0.0 for equal, grouping does not."""
+    for name in key:
+        if pa.types.is_floating(rows.column(name).type):
+            plain = pc.add(rows.column(name), pa.scalar(0.0, rows.column(name).type))
+            rows = rows.set_column(rows.column_names.index(name), name, plain)
+    return rows
 
 
 def _with_all(rows: pa.Table, there: pa.Schema) -> pa.Table:
