@@ -2,6 +2,8 @@
 
 import os
 import time
+from datetime import UTC as UTC_ZONE
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -186,3 +188,19 @@ def test_what_is_shown_of_tables(tmp_path: Path) -> None:
     assert (info.name, info.rows, info.files) == ("t", 3, 2)
     assert [row["offset"] for row in last_rows(tmp_path, "t", 2)] == [2, 3]
     assert last_rows(tmp_path, "t", 1)[0]["payload"] == "a\\xff"
+
+
+def test_what_is_shown_is_json_whatever_the_values(tmp_path: Path) -> None:
+    last = datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC_ZONE)
+    ends = pa.array([[("end", last)]], pa.map_(pa.string(), UTC))
+    values = rows(until=pa.array([last], UTC), ends=ends, mean=[float("nan")], means=[[float("inf"), 1.5]])
+    TableWriter(tmp_path / "tables" / "t").write(values, "q", 0)
+    shown = "9999-12-31T23:59:59.999999+00:00"
+    assert last_rows(tmp_path, "t", 1) == [
+        {"until": shown, "ends": [["end", shown]], "mean": None, "means": [None, 1.5]}
+    ]
+
+
+def test_a_column_offset_that_is_no_number_orders_nothing(tmp_path: Path) -> None:
+    TableWriter(tmp_path / "tables" / "t").write(rows(offset=[[1], [2]]), "q", 0)
+    assert last_rows(tmp_path, "t", 1) == [{"offset": [1]}]

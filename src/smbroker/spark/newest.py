@@ -64,7 +64,14 @@ def _largest_by_file(table: DeltaTable, order: str) -> dict[str, Any]:
     if name not in actions.column_names:
         return {}
     values = zip(actions.column("path").to_pylist(), actions.column(name).to_pylist(), strict=True)
-    return {path: value + ROUNDED if isinstance(value, datetime) else value for path, value in values}
+    return {path: _rounded_up(value) if isinstance(value, datetime) else value for path, value in values}
+
+
+def _rounded_up(value: datetime) -> datetime | None:
+    try:
+        return value + ROUNDED
+    except OverflowError:  # the end of time: then it is not known
+        return None
 
 
 def _largest_of_group(group: Any, order: str) -> Any:

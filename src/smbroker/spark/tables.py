@@ -13,6 +13,7 @@ packed, and files that no version of the last hour needs are removed, by the sam
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -271,7 +272,7 @@ def last_rows(data: Path, name: str, limit: int, topic: str | None = None) -> li
         known = ", ".join(info.name for info in tables(data)) or "none"
         raise UsageError("no_table", f"there is no table {name} in {data / TABLES}; there are: {known}")
     schema = _schema(table)
-    order = next((field.name for field in schema if field.name == "offset"), None)
+    order = next((field.name for field in schema if field.name == "offset" and pa.types.is_integer(field.type)), None)
     order = order or next((field.name for field in schema if pa.types.is_timestamp(field.type)), None)
     of_topic = topic if schema.get_field_index("topic") >= 0 else None
     if order is None:
@@ -286,8 +287,10 @@ def _as_json(rows: pa.Table) -> list[dict[str, Any]]:
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):  # a tuple: key and value of a map
         return [_plain(each) for each in value]
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, float):
+        return value if isfinite(value) else None  # JSON has no infinity
     return value.isoformat() if hasattr(value, "isoformat") else value
