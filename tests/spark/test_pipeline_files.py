@@ -142,6 +142,12 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
         files.read(tmp_path / "q.sql")
 
 
+@pytest.mark.parametrize(("name", "text"), [("p.sql", HEADER), ("p.py", MODULE)])
+def test_the_mark_that_some_editors_put_first_is_no_text(tmp_path: Path, name: str, text: str) -> None:
+    made = pipeline(tmp_path, f"\ufeff{text}", name)
+    assert (made.text, made.table) == (text, "rooms")
+
+
 def test_which_files_are_pipelines(tmp_path: Path) -> None:
     for name in ("b.sql", "a.py", "_helper.py", ".c.sql", "notes.txt"):
         (tmp_path / name).touch()

@@ -74,7 +74,7 @@ def read(file: Path, builtin: bool = False) -> Pipeline:
     try:
         if file.stat().st_size > MAX_FILE:
             raise Problem(file, 1, f"the file has more than {MAX_FILE} bytes")
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")  # some editors put a mark before it
     except OSError as error:
         raise Problem(file, 1, error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
