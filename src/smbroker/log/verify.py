@@ -32,9 +32,9 @@ Progress = Callable[[str, int, int], None]
 """File, bytes checked so far in all files, bytes in all."""
 
 
-def verify(directory: Path, progress: Progress | None = None, disk: Disk | None = None) -> Iterator[Damage]:
+def verify(directory: Path, progress: Progress | None = None) -> Iterator[Damage]:
     """All damage there is, file by file."""
-    disk = disk or Disk()
+    disk = Disk()
     yield from _mark(disk, directory)
     reader = LogReader(directory, disk)
     done = _Done(progress, sum(path.stat().st_size for path in _files(directory)))

@@ -59,7 +59,6 @@ class Writer:
         self._closing = False
         self.queued_bytes = 0  # payloads submitted and neither committed nor refused
         self.failed: LogError | None = None  # why the log refuses; None while it takes messages
-        self.failed_since = 0.0
         self._next_attempt = 0.0  # the system's clock may be set back, so not by that
         self._thread = Thread(target=self._run, name="log-writer", daemon=True)
         self._thread.start()
@@ -166,7 +165,7 @@ class Writer:
                 self._fail(error)
 
     def _fail(self, error: LogError) -> None:
-        self.failed, self.failed_since = error, self._clock()
+        self.failed = error
         self._next_attempt = time.monotonic() + self._retry
         self._on_state(error)
 
