@@ -338,7 +338,7 @@ class Replay:
     def _unqueue(self) -> None:
         """Gives the queue back to the log."""
         self.high = self._never_sent(self.pending)
-        self.session.drop_queue(kept=True)
+        self.session.drop_queue()
 
     def _never_sent(self, pending: dict[int, tuple[int, bool]]) -> int:
         """The first offset that was never sent, if the queue is not; what is to be sent again goes to `pending`."""

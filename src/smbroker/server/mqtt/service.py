@@ -198,7 +198,7 @@ class Mqtt:
         if session.replay:
             session.replay.detach()
         elif self.history or session.plain:
-            session.drop_queue(kept=True)
+            session.drop_queue()
         self._feed_all(session)
         self._expire_later(session)
         if self.keeping:

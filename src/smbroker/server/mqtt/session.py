@@ -396,6 +396,6 @@ class MqttSession(Session):
                 if item.shared and not self.grant.subscribes[item.topic]:
                     item.shared[0].give_back(item.shared[1])
 
-    def drop_queue(self, *, kept: bool) -> None:
-        """Forgets what waits; with `kept` just what comes from the log again."""
-        self.requeue(item for item in self.queue if kept and item.qos and item.offset < 0)
+    def drop_queue(self) -> None:
+        """Forgets what waits and comes from the log again, or was sent without a promise."""
+        self.requeue(item for item in self.queue if item.qos and item.offset < 0)
