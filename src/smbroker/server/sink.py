@@ -32,7 +32,6 @@ class Sink:
         self._ledger = ledger
         self._max_bytes = max_bytes
         self._bodies = bodies
-        self._cleaned = float("-inf")
         self._token = ""
 
     def start(self) -> None:
