@@ -100,14 +100,14 @@ class TableWriter:
         )
         merger.when_matched_update_all().when_not_matched_insert_all().execute()
 
-    def tidy(self, now: float | None = None) -> bool:
+    def tidy(self) -> bool:
         """Packs small files after so many commits, and removes those that nobody needs; whether it did anything.
 
         What fails here is tried again after as many commits more."""
         if self._table is None or self._commits < PACK_AFTER:
             return False
         self._commits = 0
-        now = time.monotonic() if now is None else now
+        now = time.monotonic()
         self._table.optimize.compact()
         if not self._vacuumed or now - self._vacuumed >= VACUUM_AFTER:
             whole = not self._vacuumed  # the first time also what a writer that was killed left behind

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -78,17 +78,10 @@ class _Entry:
 
 class Runner:
     def __init__(
-        self,
-        spark: SparkSession,
-        target: Target,
-        wanted: Wanted,
-        talk: Talk,
-        max_rows: int | None = None,
-        patience: float = STOP_PATIENCE,
+        self, spark: SparkSession, target: Target, wanted: Wanted, talk: Talk, patience: float = STOP_PATIENCE
     ) -> None:
         self._patience = patience
         self._spark, self._target, self._wanted, self._talk = spark, target, wanted, talk
-        self._place = Place(target.data) if max_rows is None else Place(target.data, max_rows=max_rows)
         self._entries: dict[str, _Entry] = {}
         self._checked = Checked()
         self._log: LogReader | None = None
@@ -203,7 +196,7 @@ class Runner:
         entry.pipeline = pipeline
         entry.status.table = pipeline.table
         entry.status.topic = pipeline.topic.text if pipeline.topic else None
-        place = replace(self._place, fail_on_data_loss=not entry.lossy)
+        place = Place(self._target.data, fail_on_data_loss=not entry.lossy)
         query = PipelineQuery(self._spark, pipeline, self._target, place, self._talk.warn)
         leaves_out = frames.leaves_out(query.frame)
         try:
