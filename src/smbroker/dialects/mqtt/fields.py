@@ -9,7 +9,7 @@ properties length · (identifier · value) …     each at most once, but user p
 
 from typing import Any, Final, TypeAlias
 
-from smbroker.dialects.mqtt.reasons import MALFORMED, PROTOCOL_ERROR, Malformed
+from smbroker.dialects.mqtt.reasons import MALFORMED, PROTOCOL_ERROR, QUOTA_EXCEEDED, Malformed
 
 MAX_LENGTH: Final = 268_435_455  # what four bytes of length can say
 MAX_PROPERTIES: Final = 1_000  # in one packet: they become objects
@@ -165,7 +165,7 @@ class Fields:
         while inner.left:
             count += 1
             if count > MAX_PROPERTIES:
-                raise Malformed("mqtt_too_many_properties", f"more than {MAX_PROPERTIES} properties", 0x97)
+                raise Malformed("mqtt_too_many_properties", f"more than {MAX_PROPERTIES} properties", QUOTA_EXCEEDED)
             inner.property(kind, found)
         return found
 

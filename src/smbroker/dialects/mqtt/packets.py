@@ -19,7 +19,14 @@ from smbroker.dialects.mqtt.fields import (
     malformed,
     protocol_error,
 )
-from smbroker.dialects.mqtt.reasons import CLIENT_ID_NOT_VALID, UNSUPPORTED_VERSION, Malformed
+from smbroker.dialects.mqtt.reasons import (
+    CLIENT_ID_NOT_VALID,
+    PAYLOAD_FORMAT_INVALID,
+    TOPIC_ALIAS_INVALID,
+    TOPIC_NAME_INVALID,
+    UNSUPPORTED_VERSION,
+    Malformed,
+)
 
 NAMES: Final = {3: b"MQIsdp", 4: b"MQTT", 5: b"MQTT"}  # protocol level: protocol name
 NONE: Final[Properties] = {}
@@ -224,9 +231,9 @@ def checked_name(raw: bytes) -> bytes:
     """A topic to publish to: no wildcards, not empty."""
     checked = f.checked_text(raw)
     if not checked:
-        raise Malformed("mqtt_topic_empty", "the topic is empty", 0x90)
+        raise Malformed("mqtt_topic_empty", "the topic is empty", TOPIC_NAME_INVALID)
     if b"+" in checked or b"#" in checked:
-        raise Malformed("mqtt_topic_wildcard", "the topic of a message has a wildcard", 0x90)
+        raise Malformed("mqtt_topic_wildcard", "the topic of a message has a wildcard", TOPIC_NAME_INVALID)
     return checked
 
 
@@ -240,7 +247,7 @@ def _publish(flags: int, source: Fields, version: int) -> Publish:
     packet_id = _packet_id(source) if qos else 0
     properties = source.properties(f.PUBLISH) if version == 5 else {}
     if properties.get(f.TOPIC_ALIAS) == 0:
-        raise Malformed("mqtt_alias", "a topic alias of 0", 0x94)
+        raise Malformed("mqtt_alias", "a topic alias of 0", TOPIC_ALIAS_INVALID)
     if raw or f.TOPIC_ALIAS not in properties:
         if not raw and version == 5:
             raise protocol_error("neither a topic nor a topic alias")
@@ -261,7 +268,9 @@ def _check_properties(properties: Properties, payload: bytes) -> None:
     try:
         payload.decode()
     except UnicodeDecodeError as error:
-        raise Malformed("mqtt_payload_format", "the payload is said to be UTF-8 and is not", 0x99) from error
+        raise Malformed(
+            "mqtt_payload_format", "the payload is said to be UTF-8 and is not", PAYLOAD_FORMAT_INVALID
+        ) from error
 
 
 def _packet_id(source: Fields) -> int:

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from smbroker.model.errors import ProtocolError
 
-SUCCESS: Final = 0x00
 NO_SUBSCRIPTION_EXISTED: Final = 0x11
 DISCONNECT_WITH_WILL: Final = 0x04
 UNSPECIFIED: Final = 0x80
@@ -27,7 +26,6 @@ KEEP_ALIVE_TIMEOUT: Final = 0x8D
 SESSION_TAKEN_OVER: Final = 0x8E
 TOPIC_FILTER_INVALID: Final = 0x8F
 TOPIC_NAME_INVALID: Final = 0x90
-PACKET_ID_IN_USE: Final = 0x91
 PACKET_ID_NOT_FOUND: Final = 0x92
 RECEIVE_MAXIMUM_EXCEEDED: Final = 0x93
 TOPIC_ALIAS_INVALID: Final = 0x94

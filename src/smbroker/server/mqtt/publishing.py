@@ -19,6 +19,7 @@ from smbroker.dialects.mqtt.packets import Ack, Publish
 from smbroker.dialects.mqtt.reasons import (
     IMPLEMENTATION,
     NOT_AUTHORIZED,
+    PACKET_TOO_LARGE,
     PROTOCOL_ERROR,
     RECEIVE_MAXIMUM_EXCEEDED,
     TOPIC_ALIAS_INVALID,
@@ -63,7 +64,7 @@ def run(connection: "MqttConnection", some: Run) -> None:
         _refused(connection, some.topic, some.count)
         return
     if some.size > connection.shared.config.max_payload:
-        raise Malformed("payload_too_long", "a payload longer than max_payload", 0x95)
+        raise Malformed("payload_too_long", "a payload longer than max_payload", PACKET_TOO_LARGE)
     version = 5 if some.version == 5 else 4
     connection.turn.publish_run(connection, some.topic, version, some.wire, some.count, some.size)
 
@@ -92,7 +93,7 @@ def mixed(connection: "MqttConnection", some: Mixed) -> None:
             _refused(connection, topic, 1)
         topics, payloads = list(compress(topics, allowed)), list(compress(payloads, allowed))
     if max(map(len, payloads), default=0) > connection.shared.config.max_payload:
-        raise Malformed("payload_too_long", "a payload longer than max_payload", 0x95)
+        raise Malformed("payload_too_long", "a payload longer than max_payload", PACKET_TOO_LARGE)
     connection.turn.publish_mixed(connection, topics, payloads)
 
 
