@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from smbroker.log.questions import Form
+from smbroker.model.message import Columns
 
 COLUMNS = ("offset", "ts", "topic", "payload", "kind", "dialect", "source", "client")
 NUMBER = re.compile(rb"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
@@ -31,7 +32,7 @@ def as_json(batch: pa.RecordBatch, *, short: bool = False) -> Iterator[dict[str,
     columns = [batch.column(name) for name in COLUMNS]
     columns[1] = columns[1].cast(pa.int64())
     for row in zip(*(column.to_pylist() for column in columns), strict=True):
-        yield shortened(*row) if short else message(*row)
+        yield message(*row, short=short)
 
 
 def message(
@@ -43,33 +44,38 @@ def message(
     dialect: str,
     source: str,
     client: str | None,
+    *,
+    short: bool = False,
 ) -> dict[str, Any]:
-    return {
+    """`short`: with the beginning of its payload, and the size of all of it."""
+    shown = {
         "offset": offset,
         "ts": shown_time(ts),
         "topic": topic,
         "kind": kind,
-        **_text(payload),
+        **_text(cut(payload, LONGEST) if short else payload),
         "value": value(payload),
         "dialect": dialect,
         "source": source,
         "client": client,
     }
+    return shown | {"size": len(payload)} if short else shown
 
 
-def shortened(
-    offset: int | None,
-    ts: int,
-    topic: str,
-    payload: bytes,
-    kind: str,
-    dialect: str,
-    source: str,
-    client: str | None,
-) -> dict[str, Any]:
-    """With the beginning of its payload, and the size of all of it."""
-    shown = message(offset, ts, topic, cut(payload, LONGEST), kind, dialect, source, client)
-    return shown | {"size": len(payload)}
+def message_at(row: int, columns: Columns, offset: int | None, *, short: bool = False) -> dict[str, Any]:
+    """As `message`, of a row that is in memory."""
+    origin = columns.origins[row]
+    return message(
+        offset,
+        columns.ts(row),
+        columns.topics[row].decode(),
+        columns.payloads[row],
+        columns.kinds[row].name.lower(),
+        origin.dialect.value,
+        origin.source,
+        origin.client,
+        short=short,
+    )
 
 
 def cut(payload: bytes, most: int) -> bytes:

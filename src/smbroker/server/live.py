@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from smbroker.log.rows import shortened
+from smbroker.log.rows import message_at
 from smbroker.model.filter import Filter, matches
 from smbroker.model.grant import Grant
 from smbroker.model.message import Columns
@@ -67,14 +67,4 @@ class Sampler:
         return known and (not self._grant.limited or self._grant.subscribes[topic])
 
     def _shown(self, base: int, columns: Columns, row: int) -> dict[str, Any]:
-        origin = columns.origins[row]
-        return shortened(
-            base + row if self._kept else None,
-            columns.ts(row),
-            columns.topics[row].decode(),
-            columns.payloads[row],
-            columns.kinds[row].name.lower(),
-            origin.dialect.value,
-            origin.source,
-            origin.client,
-        )
+        return message_at(row, columns, base + row if self._kept else None, short=True)

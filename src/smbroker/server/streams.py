@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from smbroker.core.router import Router
 from smbroker.log.questions import Form
-from smbroker.log.rows import formed, message
+from smbroker.log.rows import formed, message_at
 from smbroker.model.filter import Filter, matches
 from smbroker.model.grant import Grant
 from smbroker.model.message import Columns
@@ -40,7 +40,7 @@ class Stream:
         events: list[bytes] = []
         for base, columns, row in self._ahead(recent):
             if self._wants(columns.topics[row]) and self._may_have(columns.topics[row], base + row):
-                events.append(_event(base + row if kept else None, columns, row))
+                events.append(formed(message_at(row, columns, base + row if kept else None), Form.EVENTS))
                 if len(events) == STEP:
                     break
         return len(events), b"".join(events)
@@ -153,18 +153,3 @@ class Resting:
                 self._routes.clear()
             found = self._routes[topic] = self._router.match(topic)
         return found
-
-
-def _event(offset: int | None, columns: Columns, row: int) -> bytes:
-    origin = columns.origins[row]
-    shown = message(
-        offset,
-        columns.ts(row),
-        columns.topics[row].decode(),
-        columns.payloads[row],
-        columns.kinds[row].name.lower(),
-        origin.dialect.value,
-        origin.source,
-        origin.client,
-    )
-    return formed(shown, Form.EVENTS)
