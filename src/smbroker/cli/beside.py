@@ -118,3 +118,14 @@ def _put_off(number: int, _frame: FrameType | None) -> None:
     again = Timer(PUT_OFF, os.kill, (os.getpid(), number))
     again.daemon = True
     again.start()
+
+
+def stop_at_the_end_of(lines: terminal.InputLines) -> None:
+    """For the companion itself: ends it. From here on nobody else may read its standard input."""
+    Thread(target=_await_end, args=(lines,), daemon=True).start()
+
+
+def _await_end(lines: terminal.InputLines) -> None:
+    while not lines.ended:
+        lines.read()
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smbroker.cli import arguments, terminal
+from smbroker.cli.beside import stop_at_the_end_of
 from smbroker.cli.signals import SIGNALS, Stopped, raise_stopped_on_signals
 from smbroker.log.lock import Lock
 from smbroker.model.errors import LogError, UsageError
@@ -151,17 +152,11 @@ def _live_beside(data: Path) -> None:
     """As a child of the broker: after it when there is a choice, and not longer than it."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # blocked by our parent until we are prepared
     os.nice(NICE)
-    threading.Thread(target=_stop_at_the_end_of, args=(terminal.InputLines(),), daemon=True).start()
+    stop_at_the_end_of(terminal.InputLines())
     _runnable()
     give_up = time.monotonic() + BROKER_PATIENCE
     while not (data / "log").is_dir() and time.monotonic() < give_up:
         time.sleep(0.1)
-
-
-def _stop_at_the_end_of(lines: terminal.InputLines) -> None:
-    while not lines.ended:
-        lines.read()
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def check_builtin(config: Config) -> None:

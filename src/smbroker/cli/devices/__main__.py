@@ -4,16 +4,15 @@ It takes its order from standard input, waits for the broker, says what to try a
 it is told to stop or standard input ends: that happens whatever way its parent goes, also `kill -9`.
 """
 
-import os
 import signal
 import sys
 from collections.abc import Mapping
 from contextlib import closing
-from threading import Thread
 from time import monotonic, sleep
 from typing import NoReturn
 
 from smbroker.cli import terminal
+from smbroker.cli.beside import stop_at_the_end_of
 from smbroker.cli.devices.curves import Clock
 from smbroker.cli.devices.guide import guide
 from smbroker.cli.devices.news import News, Screen, columns_of_terminal
@@ -41,18 +40,12 @@ def main() -> None:
         lines = terminal.InputLines()
         while not lines.ended:
             for line in lines.read():
-                Thread(target=_stop_at_the_end_of, args=(lines,), daemon=True).start()
+                stop_at_the_end_of(lines)
                 _play(order_of(line))
     except SmbError as error:
         terminal.fail(error.text)
     except Stopped:
         pass
-
-
-def _stop_at_the_end_of(lines: terminal.InputLines) -> None:
-    while not lines.ended:
-        lines.read()
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _play(order: Order) -> NoReturn:
