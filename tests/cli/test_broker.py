@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from smbroker.cli import broker
+from smbroker.cli import arguments, broker
 from smbroker.model.errors import UsageError
 from smbroker.server import listeners
 from smbroker.server.config import DEFAULT_LISTEN, Config
@@ -126,7 +126,7 @@ def test_a_port_that_cannot_be_had_is_another_status_than_a_bad_argument(
     monkeypatch.setattr(broker, "run", run)
     with pytest.raises(SystemExit) as ended:
         broker.main([])
-    assert ended.value.code == broker.CANNOT_RUN
+    assert ended.value.code == arguments.CANNOT_RUN
     assert capsys.readouterr().err == "port 8080 is taken\n"
 
 

@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 
 from smbroker import __version__
 from smbroker.cli import terminal
-from smbroker.model.errors import Refused, UsageError
+from smbroker.model.errors import LogError, Refused, UsageError
 
 BAD_ARGUMENTS = 2  # the exit status
+CANNOT_RUN = 1  # … when a port or the log cannot be had
 SHOWN = 40  # characters of a bad word that are repeated
 MAX_PORT = 65_535
 
@@ -80,6 +81,11 @@ class Problems:
             terminal.error(text)
         if self.texts:
             sys.exit(BAD_ARGUMENTS)
+
+
+def cannot_run(error: UsageError | LogError) -> NoReturn:
+    """For programs that are the broker."""
+    terminal.fail(error.text, BAD_ARGUMENTS if isinstance(error, UsageError) and error.code != "bind" else CANNOT_RUN)
 
 
 def whole_number(text: str, lowest: int, highest: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from smbroker.cli import arguments, terminal
+from smbroker.cli import arguments
 from smbroker.log.lean import lean
 from smbroker.model.errors import LogError, UsageError
 from smbroker.server import config as configuration
@@ -21,7 +21,6 @@ EXAMPLES = """\
   smbbroker -p 9000                           the UDP dialects on port 9000
   smbbroker --listen semicolon://127.0.0.1:0  one dialect, on a free port
 """
-CANNOT_RUN = 1  # the exit status when a port cannot be had
 
 
 def _parser() -> arguments.Parser:
@@ -113,8 +112,6 @@ def main(words: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(words)
     try:
         run(_config(options))
-    except UsageError as error:
-        terminal.fail(error.text, CANNOT_RUN if error.code == "bind" else arguments.BAD_ARGUMENTS)
-    except LogError as error:
-        terminal.fail(error.text, CANNOT_RUN)
+    except (UsageError, LogError) as error:
+        arguments.cannot_run(error)
     sys.exit(0)

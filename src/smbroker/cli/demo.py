@@ -30,7 +30,6 @@ EXAMPLES = """\
   smb demo --listen udp://127.0.0.1:9000   soh, pipe and semicolon alone, on another port
   smb demo --speed 1                       the devices' time runs as ours
 """
-CANNOT_RUN = 1  # the exit status when a port or the log cannot be had
 EXAMPLE_PIPELINES = Path(__file__).parent / "devices" / "pipelines"
 MAX_SPEED = 3_600.0
 
@@ -43,20 +42,14 @@ def main(words: Sequence[str]) -> int:
         endpoints = ports.settled(config, "smb demo")
         devices = Companion("the simulated devices", ["smbroker.cli.devices"], _order(options, endpoints).line())
         with beside([devices, *up.pipelines(config, options, endpoints, _examples(options, config))]):
-            _run(replace(config, listen=tuple(map(str, endpoints))))
-    except UsageError as error:
-        terminal.fail(error.text, CANNOT_RUN if error.code == "bind" else arguments.BAD_ARGUMENTS)
-    except LogError as error:
-        terminal.fail(error.text, CANNOT_RUN)
+            broker.run(replace(config, listen=tuple(map(str, endpoints))), SERVICES)
+    except (UsageError, LogError) as error:
+        arguments.cannot_run(error)
     except Stopped:
         pass
     if not options.quiet:
         terminal.say("stopped: everything has ended")
     return 0
-
-
-def _run(config: Config) -> None:
-    broker.run(config, SERVICES)
 
 
 def _parser() -> arguments.Parser:

@@ -28,7 +28,6 @@ EXAMPLES = """\
   smb up --no-spark                        without pipelines, as smbbroker
   smb up --demo                            with simulated devices too
 """
-CANNOT_RUN = 1  # the exit status when a port or the log cannot be had
 SPARK_PATIENCE = 8.0  # seconds for the pipelines to end by themselves
 
 
@@ -45,10 +44,8 @@ def main(words: Sequence[str]) -> int:
         endpoints = ports.settled(config, "smb up")
         with beside(pipelines(config, options, endpoints)):
             broker.run(replace(config, listen=tuple(map(str, endpoints))), SERVICES)
-    except UsageError as error:
-        terminal.fail(error.text, CANNOT_RUN if error.code == "bind" else arguments.BAD_ARGUMENTS)
-    except LogError as error:
-        terminal.fail(error.text, CANNOT_RUN)
+    except (UsageError, LogError) as error:
+        arguments.cannot_run(error)
     except Stopped:
         pass
     return 0
