@@ -58,11 +58,7 @@ def _ls(reader: LogReader, _options: argparse.Namespace) -> int:
     for one in reader.segments():
         numbers = (f"{number:,}" for number in (one.base, one.end, one.rows, one.bytes))
         lines.append((one.name, one.state, *numbers, _time(one.first_ts), _time(one.last_ts)))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = [cell.rjust(width) if 2 <= place <= 5 else cell.ljust(width) for place, (cell, width) in
-                 enumerate(zip(line, widths, strict=True))]  # fmt: skip
-        terminal.write(("  ".join(cells).rstrip() + "\n").encode())
+    terminal.write_table(lines, range(2, 6))
     return 0
 
 

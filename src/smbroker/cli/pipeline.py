@@ -366,11 +366,7 @@ def _status(options: argparse.Namespace, config: Config) -> int:
         numbers = (_number(one.get(key)) for key in ("rows_per_second", "batch", "batch_ms", "offset", "backlog"))
         target = " ".join(filter(None, (one.get("table") and f"table {one['table']}", one.get("topic"))))
         lines.append((one["name"], one["state"], one["since"], *numbers, target))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = (cell.rjust(width) if 3 <= place <= 7 else cell.ljust(width) for place, (cell, width) in
-                 enumerate(zip(line, widths, strict=True)))  # fmt: skip
-        terminal.write(("  ".join(cells).rstrip() + "\n").encode())
+    terminal.write_table(lines, range(3, 8))
     errors = [one["error"] for one in told["pipelines"] if one.get("error")]
     for error in errors:
         text = f"{near(Path(error['file']))}:{error['line']}: {error['reason']}"

@@ -57,11 +57,7 @@ def _ls(data: Path) -> int:
     for one in found:
         numbers = (f"{number:,}" for number in (one.rows, one.files, one.bytes, one.version))
         lines.append((one.name, *numbers, ", ".join(name for name, _ in one.columns)))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = (cell.rjust(width) if 1 <= place <= 4 else cell.ljust(width) for place, (cell, width) in
-                 enumerate(zip(line, widths, strict=True)))  # fmt: skip
-        terminal.write(("  ".join(cells).rstrip() + "\n").encode())
+    terminal.write_table(lines, range(1, 5))
     return 0
 
 

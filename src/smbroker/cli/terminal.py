@@ -11,6 +11,7 @@ import select
 import signal
 import stat
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 from smbroker.model.errors import SmbError
@@ -53,6 +54,22 @@ def printable(text: str) -> str:
 def text_of(raw: bytes) -> str:
     """Bytes of any kind as text for a line on standard error."""
     return raw.decode(errors="backslashreplace")
+
+
+def aligned(lines: Sequence[Sequence[str]], numbers: range) -> list[str]:
+    """The lines of a table, its heads first; the columns `numbers` stand to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place in numbers else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def write_table(lines: Sequence[Sequence[str]], numbers: range) -> None:
+    write("".join(f"{line}\n" for line in aligned(lines, numbers)).encode())
 
 
 def write(data: bytes) -> None:

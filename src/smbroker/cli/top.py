@@ -3,7 +3,7 @@
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,9 @@ TOPICS = 20_000  # that one look takes in
 CLIENTS = 5  # that are shown
 LINES, COLUMNS = 40, 100  # where there is no terminal to ask
 CLEAR = "\x1b[H\x1b[2J"
+DIALECT_HEADS = ("dialect", "in/s", "out/s", "in", "out", "subscriptions")
+CLIENT_HEADS = ("client", "dialect", "queue", "lag", "dropped")
+TOPIC_HEADS = ("topic", "per s", "count", "last")
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -134,7 +137,7 @@ def _lines(look: Look, url: str, most: int) -> list[str]:
          f"{stats['subscriptions'].get(name, 0):,}")
         for name in names
     ]  # fmt: skip
-    head += ["", *_aligned(("dialect", "in/s", "out/s", "in", "out", "subscriptions"), dialects)]
+    head += ["", *terminal.aligned([DIALECT_HEADS, *dialects], range(1, 6))]
     behind = [
         (
             terminal.printable(one["name"]),
@@ -145,27 +148,13 @@ def _lines(look: Look, url: str, most: int) -> list[str]:
         )
         for one in look.clients
     ]
-    tail = ["", *_aligned(("client", "dialect", "queue", "lag", "dropped"), behind, 2)] if behind else []
+    tail = ["", *terminal.aligned([CLIENT_HEADS, *behind], range(2, 5))] if behind else []
     room = max(most - len(head) - len(tail) - 2, 3)
     topics = [
         (terminal.printable(one["topic"])[:60], f"{rate:,.1f}", f"{one['count']:,}", _last(one))
         for rate, one in look.topics[:room]
     ]
-    return [*head, "", *_aligned(("topic", "per s", "count", "last"), topics), *tail]
-
-
-def _aligned(heads: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> list[str]:
-    """Columns; the first `words` of them are words, the last too if it is called so, the others numbers."""
-    lines = [tuple(heads), *map(tuple, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    left = {place for place, name in enumerate(heads) if place < words or name == "last"}
-    return [
-        "  ".join(
-            cell.ljust(width) if place in left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
+    return [*head, "", *terminal.aligned([TOPIC_HEADS, *topics], range(1, 3)), *tail]
 
 
 def _counted(counts: Mapping[str, int] | int, name: str | None) -> int:
