@@ -29,9 +29,9 @@ class ArrowBodies:
                 async for part in _answers(process):
                     yield part
                 done = True
-            except _Said as said:
+            except Refused:  # which is an answer too
                 done = True
-                raise Refused(said.code, said.text) from None
+                raise
             except (asyncio.IncompleteReadError, ConnectionError) as error:
                 if self._process is not process:
                     raise LogError("stopping", "the broker is stopping") from error
@@ -44,13 +44,6 @@ class ArrowBodies:
         process, self._process = self._process, None
         if process and process.returncode is None:
             process.kill()
-
-
-class _Said(Exception):
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-        self.text = text
 
 
 async def _started() -> asyncio.subprocess.Process:
@@ -71,5 +64,5 @@ async def _answers(process: asyncio.subprocess.Process) -> AsyncGenerator[Rows, 
         if answer is None:
             return
         if not isinstance(answer, Rows):
-            raise _Said(*answer)
+            raise Refused(*answer)
         yield answer
