@@ -21,7 +21,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from smbroker.model.errors import UsageError
-from smbroker.spark.session import missing_java, session
+from smbroker.spark.session import session
 
 SETTINGS = {
     "spark.driver.memory": "2g",
@@ -65,8 +65,6 @@ class Noise:
 @contextmanager
 def spark_process(master: str, verbose: bool = False) -> Iterator[SparkSession]:
     """Raises UsageError if Spark cannot run."""
-    if missing := missing_java():
-        raise UsageError("no_java", missing)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     if not verbose:
         hush_loggers()
@@ -83,6 +81,8 @@ def _started(master: str, scratch: Path, verbose: bool) -> SparkSession:
     try:
         with nullcontext() if verbose else noise.caught():
             spark = session(master, scratch, **SETTINGS)
+    except UsageError:  # there is no Java
+        raise
     except Exception as error:
         last = "\n".join([*list(noise.lines)[-20:], f"Spark does not start: {error}"])
         raise UsageError("spark_start", last) from error
