@@ -20,6 +20,7 @@ from smbroker.model.filter import matches, parse
 from smbroker.model.message import Dialect, Kind
 
 CLOCK = Clock()
+TICK = 0.2  # seconds
 DAY = 24 * 60  # real seconds of a simulated day
 DIALECTS = {Dialect.SOH, Dialect.PIPE, Dialect.SEMICOLON, Dialect.PADDED, Dialect.TYPED, Dialect.MQTT}
 RANGES = {  # by the end of the topic: what may be measured at all
@@ -51,11 +52,11 @@ RANGES = {  # by the end of the topic: what may be measured at all
 }
 
 
-def played(world: World, seconds: float, tick: float = 0.2, start: float = 0.0) -> list[tuple[float, Message]]:
+def played(world: World, seconds: float) -> list[tuple[float, Message]]:
     """What is said, and when; a broker without delay is between the devices."""
     said = []
-    for number in range(int(seconds / tick)):
-        now = start + number * tick
+    for number in range(int(seconds / TICK)):
+        now = number * TICK
         for message in world.values(now):
             said.append((now, message))
             world.hear(Dialect.SEMICOLON, message.topic, message.text)

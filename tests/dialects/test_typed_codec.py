@@ -63,8 +63,8 @@ streams = st.builds(
 places = st.lists(st.integers(0, 1_000), max_size=6)
 
 
-def framed(kind: Kind, payload: bytes, origin: Origin = HERE) -> bytes:
-    [frame] = typed.framer(b"t")(Columns(0, [b"t"], [payload], [kind], [origin]), 0, 1, [])
+def framed(kind: Kind, payload: bytes) -> bytes:
+    [frame] = typed.framer(b"t")(Columns(0, [b"t"], [payload], [kind], [HERE]), 0, 1, [])
     return frame
 
 

@@ -28,10 +28,10 @@ def end(broker: Broker, how: str) -> None:
     kill(broker) if how == "kill" else broker.stop()
 
 
-def publish_all(broker: Broker, topic: bytes, numbers: range, qos: int = 1) -> None:
+def publish_all(broker: Broker, topic: bytes, numbers: range) -> None:
     """All of them, acknowledged."""
     client = Mqtt(broker)
-    frames = [Publish(topic, b"%d" % number, qos, packet_id=at + 1) for at, number in enumerate(numbers)]
+    frames = [Publish(topic, b"%d" % number, 1, packet_id=at + 1) for at, number in enumerate(numbers)]
     client.tcp.send(b"".join(frame.encode(4) for frame in frames))
     for frame in frames:
         assert client.expect(Ack).packet_id == frame.packet_id

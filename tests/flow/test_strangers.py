@@ -20,10 +20,10 @@ NOT_ANSWERED = [
 PIPE = [b"S|a", b"P|a|m", b"S|", b"P|", b"P||m", b"P|#|m", b"S|\xff", b"P|" + b"\xff" * 90]
 
 
-def sender(broker: Broker, host: str = "127.0.0.5", port: int = 0) -> socket.socket:
+def sender(broker: Broker, host: str = "127.0.0.5") -> socket.socket:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-    sock.bind((host, port))
+    sock.bind((host, 0))
     sock.connect(("127.0.0.1", broker.ports["udp"]))
     sock.settimeout(LIMIT)
     return sock

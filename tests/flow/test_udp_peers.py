@@ -355,10 +355,10 @@ def test_empty_messages_in_a_burst_arrive(broker: Broker) -> None:
 
 
 class Six:
-    def __init__(self, port: int, own: int = 0) -> None:
+    def __init__(self, port: int) -> None:
         self.sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
         self.sock.settimeout(LIMIT)
-        self.sock.bind(("::1", own))
+        self.sock.bind(("::1", 0))
         self.sock.connect(("::1", port))
         self.port = self.sock.getsockname()[1]
 

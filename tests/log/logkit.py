@@ -43,8 +43,8 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> list[dict[str, object]]:
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def texts_of(log: Log | LogReader, start: int = 0) -> list[str]:
-    return [str(row["payload"].decode()) for row in rows_of(log.read(start))]  # type: ignore[attr-defined]
+def texts_of(log: Log | LogReader) -> list[str]:
+    return [str(row["payload"].decode()) for row in rows_of(log.read(0))]  # type: ignore[attr-defined]
 
 
 def offsets_of(log: Log | LogReader, start: int = 0) -> list[int]:

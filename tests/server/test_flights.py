@@ -12,8 +12,8 @@ def number_of(offset: int) -> int:
     return offset % KEPT_IDS + 1
 
 
-def flight(offset: int = -1, qos: int = 2) -> Flight:
-    return Flight(Item(offset, b"t", b"", NO_EXTRA, qos))
+def flight() -> Flight:
+    return Flight(Item(-1, b"t", b"", NO_EXTRA, 2))
 
 
 class Pair:
