@@ -16,12 +16,14 @@ from smbroker.log.rows import LONGEST_NUMBER, NUMBER
 _NUMBER = rf"\A{NUMBER.pattern.decode()}\z"
 # Most text is no JSON, and a parser that fails is slow: look at both ends first.
 _SCALAR = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null"
-_MAY_BE_JSON = rf"(?s)\A[ \t\r\n]*(?:\{{.*\}}|\[.*\]|\".*\"|{_SCALAR})[ \t\r\n]*\z"
+_IS_SCALAR = rf"\A[ \t\r\n]*(?:{_SCALAR})[ \t\r\n]*\z"
+_MAY_BE_JSON = r"(?s)\A[ \t\r\n]*(?:\{.*\}|\[.*\]|\".*\")[ \t\r\n]*\z"
 
 
 def decoded(messages: DataFrame) -> DataFrame:
     text = F.try_validate_utf8(F.col("payload").cast("string"))
-    json = F.when(F.col("text").rlike(_MAY_BE_JSON) & _is_one_value(), F.try_parse_json("text"))
+    is_json = F.col("text").rlike(_IS_SCALAR) | (F.col("text").rlike(_MAY_BE_JSON) & _is_one_value())
+    json = F.when(is_json, F.try_parse_json("text"))
     return messages.withColumns({"levels": F.split("topic", "/", -1), "text": text}).withColumns(
         {"value": _value(), "json": json}
     )
