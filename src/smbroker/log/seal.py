@@ -1,6 +1,8 @@
-"""Sealing: closed tails become one Parquet file. Runs in the broker or, better, in a helper process.
+"""Sealing: closed tails become one Parquet file. The broker has a process of its own do it:
 
     python -m smbroker.log.seal DIRECTORY BASE... [--rows N] [--bytes N] [--until OFFSET]
+
+It prints what it had to leave out: sentences, each a line of JSON.
 
 The Parquet file and its index are written as `*.tmp` and synced, the index renamed, then the Parquet
 file, whose name is what makes the segment sealed; the directory is synced; then the tails go.
@@ -47,10 +49,7 @@ _PAYLOAD = SCHEMA.names.index("payload")
 
 
 class Sealed(NamedTuple):
-    base: int
     end: int
-    bytes: int
-    merged: list[int]  # the tails that it was made from
     said: list[str]  # what had to be left out, in sentences
 
 
@@ -82,10 +81,11 @@ def seal_segment(
                 return None
             said = _say_damage(disk, closed)
             end = closed[-1].known.end
-            written = _write(disk, directory, base, end, closed) if end > base else 0
+            if end > base:
+                _write(disk, directory, base, end, closed)
             for tail in closed:
                 disk.unlink(tail.path)
-            return Sealed(base, end, written, [tail.base for tail in closed], said)
+            return Sealed(end, said)
     except OSError as error:
         raise LogError("disk", f"the segment at {base} cannot be sealed: {error.strerror or error}") from error
 
@@ -192,7 +192,7 @@ class _Sink:
         return False
 
 
-def _write(disk: Disk, directory: Path, base: int, end: int, closed: list[_Closed]) -> int:
+def _write(disk: Disk, directory: Path, base: int, end: int, closed: list[_Closed]) -> None:
     path = file_of(directory, base, SEALED)
     temporary = path.with_name(path.name + TEMPORARY)
     summary = _Summary()
@@ -217,7 +217,6 @@ def _write(disk: Disk, directory: Path, base: int, end: int, closed: list[_Close
     replace(disk, file_of(directory, base, INDEX), encode(header, body))
     disk.rename(temporary, path)
     disk.sync_directory(directory)
-    return sink.size
 
 
 def _writer(sink: _Sink) -> pq.ParquetWriter:
@@ -304,7 +303,8 @@ def main(arguments: list[str] | None = None) -> int:
         except LogError as error:
             print(f"{error.code}: {error.text}", file=sys.stderr)
             return 1
-        print(json.dumps(sealed._asdict() if sealed else None), flush=True)
+        for sentence in sealed.said if sealed else ():
+            print(json.dumps(sentence), flush=True)
     return 0
 
 

@@ -63,7 +63,7 @@ class Store:
         """Raises LogError: in use by another broker, damaged, or the disk refuses."""
         log = Log.open(Path(config.data) / "log", config.log)
         try:
-            state = State(Path(config.data) / "state.db", _teller(turn))
+            state = State(Path(config.data) / "state.db", Teller(turn.loop, turn.console))
             for sentence in log.recovered:
                 turn.console.warn("recovered", sentence)
             return cls(config, log, state, turn)
@@ -203,23 +203,13 @@ class Store:
         except asyncio.CancelledError:
             process.kill()
             raise
-        for sentence in _said(done):
-            self._console.error(sentence)
+        for line in done.splitlines():  # what it had to leave out, in sentences
+            self._console.error(json.loads(line))
             self._console.write()
         if process.returncode:
             text = failed.decode(errors="replace").strip().rpartition("\n")[2]
             self._complain(f"a segment from {bases[0]} on could not be sealed: {text}")
         return process.returncode == 0
-
-
-def _said(lines: bytes) -> list[str]:
-    """What the process that seals had to leave out, in sentences."""
-    told = [json.loads(line) for line in lines.splitlines()]
-    return [sentence for sealed in told if sealed for sentence in sealed["said"]]
-
-
-def _teller(turn: Turn) -> "Teller":
-    return Teller(turn.loop, turn.console)
 
 
 class Teller:
