@@ -125,6 +125,51 @@ def test_to_stop_before_spark_runs_is_no_failure(tmp_path: Path, moment: str) ->
         assert not one.err.has("ended badly"), one.err.all
 
 
+@pytest.mark.parametrize("moment", ["begin", "java", "check"])
+def test_to_stop_while_spark_starts_or_checks_leaves_nothing(tmp_path: Path, moment: str) -> None:
+    for place in ("log", "scratch"):
+        (tmp_path / place).mkdir()
+    files = [tmp_path / f"p{number}.sql" for number in range(20)]
+    for file in files:
+        file.write_text(f"-- table: {file.stem}\nSELECT offset FROM messages\n")
+    words = ["check", *files] if moment == "check" else ["run", "--data", tmp_path, "--url", ""]
+    with subprocess.Popen(
+        [SCRIPTS / "smb", "pipeline", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=end_with_the_tests,
+        env=quick.environment() | {"TMPDIR": str(tmp_path / "scratch")},
+    ) as process:
+        one = Demo(process)
+        try:
+            if moment == "check":
+                wait_for(lambda: one.out.has("p0.sql: sound"), f"a first answer: {one.err.all}", PATIENCE)
+            else:
+                one.err.wait("starting Spark", PATIENCE)
+            if moment == "java":
+                wait_for(lambda: b"SparkSubmit" in commands(one), "Java", PATIENCE)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(STOP_LIMIT) == (130 if moment == "check" else 0), one.err.all
+            assert not one.living()
+            one.err.wait_end()
+            assert not one.err.has("Traceback"), one.err.all
+            assert [entry for entry in (tmp_path / "scratch").iterdir() if entry.name.startswith("smb-")] == []
+        finally:
+            for pid in one.living():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def commands(one: Demo) -> bytes:
+    found = b""
+    for pid in one.living():
+        with suppress(OSError):  # it has ended meanwhile
+            found += Path(f"/proc/{pid}/cmdline").read_bytes()
+    return found
+
+
 def test_a_spark_that_does_not_start_may_be_tried_again(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     words = [SCRIPTS / "smb", "pipeline", "run", "--master", "nonsense", "--data", tmp_path]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from smbroker.cli import arguments, terminal
 from smbroker.cli.beside import stop_at_the_end_of
-from smbroker.cli.signals import SIGNALS, Stopped, raise_stopped_on_signals
+from smbroker.cli.signals import SIGNALS, Stopped
 from smbroker.log.lock import Lock
 from smbroker.model.errors import LogError, UsageError
 from smbroker.server import config as configuration
@@ -205,7 +205,6 @@ def _run_locked(options: argparse.Namespace, data: Path, wanted: Any) -> int:
     failed = 0
     try:
         with spark_process(options.master, options.verbose) as spark:
-            raise_stopped_on_signals()  # Spark has put its own in place
             runner = Runner(spark, Target(data, options.url or None, lambda: _token(token_file)), wanted, progress)
             try:
                 failed = _in_thread(lambda: runner.run(options.once, progress.show), runner.stopping)

@@ -11,8 +11,10 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -30,6 +32,7 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
 }
 KEPT_LINES = 200
+KILL_PATIENCE = 5.0  # seconds for a start that is cut short to notice
 LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")  # of PySpark: each error again, as 10 KB of JSON
 
 
@@ -80,7 +83,7 @@ def _started(master: str, scratch: Path, verbose: bool) -> SparkSession:
     noise = Noise()
     try:
         with nullcontext() if verbose else noise.caught():
-            spark = session(master, scratch, **SETTINGS)
+            spark = _session_in_thread(master, scratch)
     except UsageError:  # there is no Java
         raise
     except Exception as error:
@@ -89,6 +92,30 @@ def _started(master: str, scratch: Path, verbose: bool) -> SparkSession:
     if not verbose:
         spark.sparkContext.setLogLevel("OFF")  # what goes wrong with a pipeline is told by the runner
     return spark
+
+
+def _session_in_thread(master: str, scratch: Path) -> SparkSession:
+    """In a thread, so that signals stay ours: PySpark puts a handler of its own in place in the main one."""
+    made: Future[SparkSession] = Future()
+    others = set(_descendants(os.getpid()))
+
+    def make() -> None:
+        try:
+            made.set_result(session(master, scratch, **SETTINGS))
+        except BaseException as error:  # carried over to the thread that waits
+            made.set_exception(error)
+
+    thread = threading.Thread(target=make, daemon=True)
+    thread.start()
+    try:
+        return made.result()
+    except BaseException:  # a JVM that is cut short while it starts does not end by itself
+        give_up = time.monotonic() + KILL_PATIENCE
+        while thread.is_alive() and time.monotonic() < give_up:
+            _kill(set(_descendants(os.getpid())) - others)
+            thread.join(0.1)
+        _kill(set(_descendants(os.getpid())) - others)
+        raise
 
 
 def hush_loggers() -> None:
@@ -110,10 +137,14 @@ def _end(spark: SparkSession) -> None:
     family = _descendants(java.pid)
     java.kill()
     java.wait()
-    for pid in family:
+    _kill(family)
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:  # it went with the JVM
+        except ProcessLookupError:  # it has ended meanwhile
             pass
 
 
