@@ -50,6 +50,10 @@ def test_the_demo_fills_tables_and_derives_topics_and_ends_with_one_signal(tmp_p
         watching.send(b"sderived/#")
         wait_for(lambda: rows_of(tmp_path / "data", "archive"), "rows in archive", PATIENCE)
         assert watching.receive(PATIENCE).startswith(b"derived/house/")
+        (tmp_path / "pipelines").mkdir()
+        (tmp_path / "pipelines" / "own.sql").write_text("-- topic: derived/own\nSELECT value FROM messages\n")
+        for first in (b"derived/own;", b"derived/house/"):  # beside the demo's own
+            wait_for(lambda first=first: watching.receive(PATIENCE).startswith(first), first, PATIENCE)
         os.killpg(one.process.pid, signal.SIGINT)  # as a terminal does
         assert one.process.wait(STOP_LIMIT) == 0
         wait_for(lambda: not one.living(), f"no process: {one.living()}")

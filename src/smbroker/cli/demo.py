@@ -41,7 +41,7 @@ def main(words: Sequence[str]) -> int:
         up.check(config, options)
         endpoints = ports.settled(config, "smb demo")
         devices = Companion("the simulated devices", ["smbroker.cli.devices"], _order(options, endpoints).line())
-        with beside([devices, *up.pipelines(config, options, endpoints, _examples(options, config))]):
+        with beside([devices, *up.pipelines(config, options, endpoints, _examples(options))]):
             broker.run(replace(config, listen=tuple(map(str, endpoints))), SERVICES)
     except (UsageError, LogError) as error:
         arguments.cannot_run(error)
@@ -81,9 +81,9 @@ def _config(options: argparse.Namespace) -> Config:
     return replace(config, no_log=config.no_log or options.no_log, quiet=True)
 
 
-def _examples(options: argparse.Namespace, config: Config) -> Path | None:
-    """The demo's own pipelines, where there are no others."""
-    return None if options.pipelines or Path(config.pipelines.directory).is_dir() else EXAMPLE_PIPELINES
+def _examples(options: argparse.Namespace) -> Path | None:
+    """The demo's own pipelines, unless others were named."""
+    return None if options.pipelines else EXAMPLE_PIPELINES
 
 
 def _order(options: argparse.Namespace, endpoints: Sequence[listeners.Endpoint]) -> Order:

@@ -89,6 +89,7 @@ def _parser() -> arguments.Parser:
     add("--master", metavar="URL", default="local[*]", help="run, check: Spark's master (default %(default)s)")
     add("--token-file", metavar="FILE", type=Path, help=f"run: allows $stats and $alerts (default DIR/{TOKEN})")
     add("--quiet", action="store_true", help="run: say only what is wrong")
+    add("--examples", metavar="DIR", type=Path, help=argparse.SUPPRESS)  # files that are there without the user's
     add("--beside", action="store_true", help=argparse.SUPPRESS)  # of a broker: ends with standard input
     add("--verbose", action="store_true", help="run, check: show what Spark prints")
     add("--from", dest="start", metavar="OFFSET", help="reset: begin there (default: the first message there is)")
@@ -130,7 +131,8 @@ def _run(options: argparse.Namespace, config: Config) -> int:
     if options.pipelines and not directory.is_dir():
         raise UsageError("no_directory", f"--pipelines {directory}: there is no such directory")
     check_builtin(config)
-    wanted = Wanted(directory.absolute(), () if options.no_builtin else config.pipelines.builtin, options.names)
+    builtin = () if options.no_builtin else config.pipelines.builtin
+    wanted = Wanted(directory.absolute(), builtin, options.names, options.examples)
     if options.beside:
         _await_pipelines(wanted, options.quiet)
     _check_names(wanted)
@@ -180,7 +182,7 @@ def _await_pipelines(wanted: Any, quiet: bool) -> None:
 def _known(wanted: Any) -> set[str]:
     from smbroker.spark.pipelines.files import files_in
 
-    return {*wanted.builtin, *(file.stem for file in files_in(wanted.directory))}
+    return {*wanted.builtin, *(file.stem for file in files_in(wanted.examples) + files_in(wanted.directory))}
 
 
 def _check_names(wanted: Any) -> None:

@@ -95,14 +95,16 @@ def check(config: Config, options: argparse.Namespace) -> None:
 
 
 def pipelines(
-    config: Config, options: argparse.Namespace, endpoints: Sequence[Endpoint], directory: Path | None = None
+    config: Config, options: argparse.Namespace, endpoints: Sequence[Endpoint], examples: Path | None = None
 ) -> list[Companion]:
-    """The process that runs them, if any does. `directory`: where they are if nobody said so."""
+    """The process that runs them, if any does. `examples`: a directory of files beside the user's."""
     if options.no_spark or config.no_log:
         return []
     words = ["pipeline", "run", "--beside", "--data", config.data]
-    if chosen := options.pipelines or directory:  # that of the settings need not be there
-        words += ["--pipelines", str(chosen)]
+    if options.pipelines:  # that of the settings need not be there
+        words += ["--pipelines", options.pipelines]
+    if examples:
+        words += ["--examples", str(examples)]
     if options.config:
         words += ["--config", str(options.config)]
     if options.quiet:

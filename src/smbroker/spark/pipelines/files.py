@@ -87,9 +87,9 @@ def read(file: Path, builtin: bool = False) -> Pipeline:
     return _pipeline(file, text, given, lines, builtin)
 
 
-def files_in(directory: Path) -> list[Path]:
+def files_in(directory: Path | None) -> list[Path]:
     """The pipelines' files; hidden ones, and those that begin with `_` (helpers of others), are none."""
-    if not directory.is_dir():
+    if directory is None or not directory.is_dir():
         return []
     return sorted(
         file

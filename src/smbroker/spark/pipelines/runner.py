@@ -58,6 +58,7 @@ class Wanted:
     directory: Path | None  # of the user's files
     builtin: Sequence[str] = ()
     names: Sequence[str] = ()  # only these; none: all
+    examples: Path | None = None  # the directory of further files; the user's take the place of those of the same name
 
 
 @dataclass(slots=True)
@@ -113,13 +114,12 @@ class Runner:
 
     def _files(self) -> dict[str, tuple[Path, bool]]:
         """By the pipeline's name, and whether it is built in."""
-        found: dict[str, tuple[Path, bool]] = {}
-        for name in self._wanted.builtin:
-            found[name] = (next(BUILTIN.glob(f"{name}.*")), True)
-        for file in files.files_in(self._wanted.directory) if self._wanted.directory else ():
-            key = file.stem if found.get(file.stem, (file, True))[1] else file.name  # a second file of one name
-            found[key] = (file, False)
-        return found
+        ours = {name: (next(BUILTIN.glob(f"{name}.*")), True) for name in self._wanted.builtin}
+        ours |= {file.stem: (file, False) for file in files.files_in(self._wanted.examples)}
+        theirs: dict[str, tuple[Path, bool]] = {}
+        for file in files.files_in(self._wanted.directory):
+            theirs[file.name if file.stem in theirs else file.stem] = (file, False)  # a second file of one name
+        return ours | theirs
 
     def _look_at_files(self, once: bool) -> None:
         found = self._files()
