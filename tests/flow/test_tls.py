@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.programs import run
 from flow.certificates import Authority
 from flow.house import BIN, LIMIT, Broker, Tcp, wait_for
 from flow.mqtt import Mqtt
@@ -148,6 +149,13 @@ def test_the_web_speaks_tls_and_knows_it(broker: TlsBroker, authority: Authority
         assert answer.status == 200
     with urllib.request.urlopen(f"{url}/", timeout=LIMIT, context=authority.trusting()) as answer:
         assert b"<html" in answer.read()
+
+
+def test_smb_tail_says_that_a_certificate_is_not_trusted_and_what_to_do(broker: TlsBroker) -> None:
+    said = run("smb", "tail", "--url", f"https://localhost:{broker.ports['web+tls']}")
+    assert said.returncode == 1
+    assert b"is not trusted: " in said.stderr
+    assert b"SSL_CERT_FILE" in said.stderr
 
 
 def test_mqtt_over_websocket_over_tls(broker: TlsBroker) -> None:

@@ -111,8 +111,11 @@ def test_an_error_names_the_key(tmp_path: Path, text: str, key: str) -> None:
     assert said.removeprefix("unknown key ").startswith((key + ";", key + " must")), said
 
 
-def test_an_unknown_key_is_told_with_those_there_are(tmp_path: Path) -> None:
-    said = refused(tmp_path, "[udp]\nleese = 1")
+def test_an_unknown_key_is_told_with_what_may_be_meant(tmp_path: Path) -> None:
+    assert "unknown key udp.leese; did you mean lease?" in refused(tmp_path, "[udp]\nleese = 1")
+    assert "unknown key retain_age; it belongs below [log]" in refused(tmp_path, "retain_age = 1")
+    assert "unknown key udp.retain_age; it belongs below [log]" in refused(tmp_path, "[udp]\nretain_age = 1")
+    said = refused(tmp_path, "[udp]\nxyz = 1")
     for key in ("lease", "max_subscriptions", "max_subscriptions_per_address", "unreachable_limit"):
         assert key in said
 

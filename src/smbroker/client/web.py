@@ -78,6 +78,9 @@ class WebClient:
             raise self._cut(error) from error
 
     def _cut(self, error: Exception) -> ClientError:
+        if why := getattr(error, "verify_message", ""):
+            remedy = "name the file of the one who signed it in the variable SSL_CERT_FILE"
+            return ClientError("tls", f"the certificate of {self._url} is not trusted: {why}; {remedy}")
         return ClientError("no_broker", f"{self._url} does not answer ({error}); is the broker running?")
 
 

@@ -6,6 +6,7 @@ key or a value of the wrong type is an error that names it.
 
 import dataclasses
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -157,10 +158,22 @@ def from_table(part: type[Part], table: dict[str, Any], prefix: str) -> Part:
     values = {}
     for key, value in table.items():
         if key not in hints:
-            known = ", ".join(sorted(hints))
-            raise UsageError("config", f"unknown key {prefix}{key}; there are {known}")
+            raise UsageError("config", f"unknown key {prefix}{key}; {_hint(key, hints)}")
         values[key] = _value(hints[key], value, prefix + key)
     return part(**values)
+
+
+def _hint(key: str, known: Iterable[str]) -> str:
+    """Where it belongs, what it may have been meant to be, or all there are."""
+    from difflib import get_close_matches  # here, since it is hardly ever needed
+
+    parts = {name: kind for name, kind in get_type_hints(Config).items() if dataclasses.is_dataclass(kind)}
+    homes = [f"[{name}]" for name, kind in parts.items() if key in get_type_hints(kind)]
+    if homes:
+        return f"it belongs below {' or '.join(homes)}"
+    if meant := get_close_matches(key, known, 1):
+        return f"did you mean {meant[0]}?"
+    return f"there are {', '.join(sorted(known))}"
 
 
 def as_table(part: object) -> dict[str, Any]:
