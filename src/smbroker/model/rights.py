@@ -202,17 +202,17 @@ def named_by(certificate: Mapping[str, Any] | None) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    address = _address(host)
+    address = address_of(host)
     return address is not None and address.is_loopback
 
 
 def _within(host: str, networks: Iterable[Network]) -> bool:
-    address = _address(host)
+    address = address_of(host)
     return address is not None and any(address in one for one in networks)
 
 
 @lru_cache(maxsize=4096)
-def _address(host: str) -> IPv4Address | IPv6Address | None:
+def address_of(host: str) -> IPv4Address | IPv6Address | None:
     """None without one. IPv4 within IPv6 is IPv4."""
     try:
         address = ip_address(host.partition("%")[0])

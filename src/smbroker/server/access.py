@@ -11,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from hashlib import blake2b
-from ipaddress import ip_address
 from pathlib import Path
 from secrets import token_bytes, token_urlsafe
 from typing import Final, TypeAlias
@@ -23,6 +22,7 @@ from smbroker.model.message import Dialect
 from smbroker.model.rights import Identity, Rules, named_by
 from smbroker.server import users as users_file
 from smbroker.server.config import Config
+from smbroker.server.gate import network_of
 from smbroker.server.users import Users, token_hash
 
 Answered: TypeAlias = Callable[[Identity | Refused], None]
@@ -183,11 +183,11 @@ class Access:
 
     def _left(self, host: str) -> float:
         """Failures of the address that are not forgotten yet."""
-        count, when = self._failures.get(_network(host), (0.0, 0.0))
+        count, when = self._failures.get(network_of(host), (0.0, 0.0))
         return max(0.0, count - (time.monotonic() - when) / FORGIVEN)
 
     def _failed(self, host: str) -> None:
-        key, count = _network(host), self._left(host) + 1
+        key, count = network_of(host), self._left(host) + 1
         if key not in self._failures and len(self._failures) >= MAX_ADDRESSES:
             del self._failures[next(iter(self._failures))]
         self._failures.pop(key, None)
@@ -230,15 +230,6 @@ def users_path(config: Config) -> Path:
 
 def _known_by(secret: str) -> bytes:
     return blake2b(secret.encode("utf-8", "surrogatepass")).digest()
-
-
-def _network(host: str) -> str:
-    """Who has one address of IPv6 has many: 64 bits of it count."""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    return str(address) if address.version == 4 else str(int(address) >> 64)
 
 
 def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:

@@ -18,11 +18,12 @@ from typing import Any, Protocol, TypeAlias
 
 import uvloop
 
+from smbroker.model.rights import is_loopback
 from smbroker.server import listeners
 from smbroker.server.config import Config
 from smbroker.server.console import Console
 from smbroker.server.desk import Desk
-from smbroker.server.gate import Gate, is_loopback
+from smbroker.server.gate import Gate
 from smbroker.server.heap import keep_freed
 from smbroker.server.listeners import Bound, Endpoint
 from smbroker.server.mqtt.service import Mqtt

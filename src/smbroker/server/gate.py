@@ -6,10 +6,11 @@ one has all of them. `auto` does not count those of loopback, where proxies and 
 
 from collections import Counter
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv6Address
 from typing import Literal
 
 from smbroker.model.errors import ProtocolError
+from smbroker.model.rights import address_of, is_loopback
 
 IPV6_NETWORK = 64  # bits
 
@@ -50,19 +51,10 @@ class Gate:
 
 
 @lru_cache(maxsize=4096)
-def address_of(host: str) -> IPv4Address | IPv6Address:
-    """An IPv4 address that came in by IPv6 is an IPv4 address."""
-    address = ip_address(host.partition("%")[0])
-    return getattr(address, "ipv4_mapped", None) or address
-
-
-@lru_cache(maxsize=4096)
 def network_of(host: str) -> str:
     address = address_of(host)
+    if address is None:
+        return host
     if address.version == 4 or address.is_loopback:
         return str(address)
     return str(IPv6Address(int(address) >> IPV6_NETWORK << IPV6_NETWORK))
-
-
-def is_loopback(host: str) -> bool:
-    return address_of(host).is_loopback

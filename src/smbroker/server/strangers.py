@@ -10,9 +10,10 @@ from time import monotonic
 from weakref import WeakValueDictionary
 
 from smbroker.model.errors import Refused, UsageError
+from smbroker.model.rights import address_of, is_loopback
 from smbroker.server.config import UdpConfig
 from smbroker.server.datagrams import Address, RawAddress
-from smbroker.server.gate import address_of, is_loopback, network_of
+from smbroker.server.gate import network_of
 
 AUTO_REPLIES = 1_000  # a second, to an address that is not on loopback
 BROADCAST = "255.255.255.255"  # that of a network is refused by the system
@@ -59,6 +60,7 @@ class Strangers:
         """Raises Refused."""
         host, _ = where
         address = address_of(host)
+        assert address
         nobody = address.is_multicast or address.is_unspecified or host == BROADCAST
         if nobody or where == self._own:
             raise Refused("bad_address", "not an address that could be answered")

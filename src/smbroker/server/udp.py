@@ -9,7 +9,6 @@ import select
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from ipaddress import ip_address
 from itertools import chain
 from time import monotonic
 
@@ -19,6 +18,7 @@ from smbroker.model.commands import Command
 from smbroker.model.errors import ProtocolError, Refused
 from smbroker.model.filter import Filter
 from smbroker.model.message import Dialect, Origin
+from smbroker.model.rights import is_loopback
 from smbroker.server.client import Client
 from smbroker.server.config import Config, UdpConfig
 from smbroker.server.console import printable
@@ -382,7 +382,7 @@ def _payloads(row: list[bytes], first: bytes) -> list[bytes]:
 def _lease(config: UdpConfig, host: str) -> float:
     if config.lease != "auto":
         return config.lease
-    return 0.0 if ip_address(host.partition("%")[0]).is_loopback else LEASE_ELSEWHERE
+    return 0.0 if is_loopback(host) else LEASE_ELSEWHERE
 
 
 def _lease_check(config: UdpConfig) -> float:
