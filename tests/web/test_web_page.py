@@ -253,7 +253,7 @@ def test_no_pipelines_run(broker: Broker) -> None:
         ({"updated": "2999-01-01T00:00:00Z", "pipelines": [{"name": "a", "state": "failed"}]}, ["a"], "failed"),
         ({"updated": "2020-01-01T00:00:00Z", "pipelines": [{"name": "a", "state": "running"}]}, ["a"], "off"),
         ({"updated": 7, "pipelines": [1, {"name": "a"}]}, ["a"], "off"),
-        ([{"name": "a"}], ["a"], "off"),
+        ([{"name": "a"}], [], "off"),
         ({"pipelines": 1}, [], "off"),
         ("cut sho", [], "off"),
     ],

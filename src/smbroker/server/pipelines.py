@@ -15,9 +15,8 @@ def status(data: Path) -> dict[str, Any]:
     try:
         with (data / FILE).open("rb") as file:
             content = json.loads(file.read(MAX_BYTES))
-        listed = content if isinstance(content, list) else content["pipelines"]
-        updated = None if isinstance(content, list) else content.get("updated")
-        found = [one for one in listed if isinstance(one, dict)]
+        found = [one for one in content["pipelines"] if isinstance(one, dict)]
+        updated = content.get("updated")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {"running": False, "updated": None, "pipelines": []}
     return {"running": _age(updated) < STALE, "updated": updated, "pipelines": found}
