@@ -8,7 +8,6 @@ Errors: with IP_RECVERR the kernel keeps what came back, with the address it cam
 
 import ctypes
 import errno
-import os
 import socket
 import struct
 import sys
@@ -232,7 +231,7 @@ class Sender:
         self._sock = sock
         self.told = False  # of a send that came back: the error queue says which
         self.bytes = 0  # that left with the last call
-        self._segments = hasattr(os, "uname") and os.uname().sysname == "Linux"
+        self._segments = sys.platform == "linux"
         self._frames: list[bytes] = []  # of the last call: those who are subscribed alike get the same
         self._runs: list[tuple[list[bytes], bytes]] = []  # made of them
 
@@ -299,9 +298,9 @@ def runs(frames: list[bytes]) -> Iterator[list[bytes]]:
 
 
 def _pieces(run: list[bytes]) -> Iterator[list[bytes]]:
-    most = min(MAX_SEGMENTS, MAX_SEGMENTED // max(1, len(run[0])))
+    most = max(1, min(MAX_SEGMENTS, MAX_SEGMENTED // max(1, len(run[0]))))
     if len(run) <= most:
         yield run
         return
-    for start in range(0, len(run), max(1, most)):
-        yield run[start : start + max(1, most)]
+    for start in range(0, len(run), most):
+        yield run[start : start + most]
