@@ -4,7 +4,7 @@ import asyncio
 import importlib
 import json
 from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import ModuleType
 
@@ -210,4 +210,4 @@ def _time(request: Request) -> int | None:
         since = when - datetime(1970, 1, 1, tzinfo=UTC)
     except (ValueError, OverflowError) as error:
         raise Refused("bad_query", f"since must be an ISO time such as 2026-11-15T10:00:00Z: {error}") from error
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return since // timedelta(microseconds=1)
