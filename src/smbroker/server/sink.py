@@ -6,7 +6,6 @@ restart; those that nobody named expire. A commit that names a missing one is re
 """
 
 import asyncio
-import os
 import re
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -17,6 +16,7 @@ from secrets import compare_digest, token_hex, token_urlsafe
 from smbroker.log.ledger import Ledger
 from smbroker.model.errors import LogError, Refused
 from smbroker.model.message import Rows
+from smbroker.server import private
 from smbroker.server.bodies import ArrowBodies
 
 EXPIRES = 3_600.0  # seconds after which a stage that nobody named is removed
@@ -39,20 +39,11 @@ class Sink:
         try:
             self._token = self._token_file.read_text().strip() if self._token_file.exists() else ""
             if not self._token:
-                self._token = self._new_token()
+                token = token_urlsafe(32)
+                private.write(self._token_file, token + "\n")
+                self._token = token
         except OSError as error:
             raise LogError("token", f"{self._token_file}: {error.strerror}") from error
-
-    def _new_token(self) -> str:
-        """Under its name it is there whole, or not at all."""
-        token, temporary = token_urlsafe(32), self._token_file.with_suffix(TEMPORARY)
-        temporary.unlink(missing_ok=True)
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(token + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._token_file)
-        return token
 
     def knows(self, token: str) -> bool:
         return bool(self._token) and compare_digest(token.encode(), self._token.encode())

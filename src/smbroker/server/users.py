@@ -8,7 +8,6 @@ A password is hashed so that guessing is slow; a token is long and random, so th
 written anew and put in place at once, readable for its owner only.
 """
 
-import os
 import re
 import tomllib
 from base64 import b64decode, b64encode
@@ -22,6 +21,7 @@ from typing import Any
 
 from smbroker.model.errors import UsageError
 from smbroker.model.rights import is_plain
+from smbroker.server import private
 
 COST, BLOCK, LANES = 1 << 14, 8, 1  # scrypt's n, r and p: 16 MiB and some 50 ms
 MAX_MEMORY = 1 << 28  # bytes that a file may ask for
@@ -122,15 +122,9 @@ def write(path: Path, users: Users) -> None:
             listed = ", ".join(f'"{token}" = "{value}"' for token, value in sorted(user.tokens.items()))
             lines.append(f"tokens = {{ {listed} }}\n")
         lines.append("\n")
-    temporary = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write("".join(lines))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        private.write(path, "".join(lines))
     except OSError as error:
         raise UsageError("users", f"{path}: {error.strerror}") from error
 
