@@ -123,7 +123,7 @@ def test_exit_on_standard_input_closes_all_clients_and_stops() -> None:
 
 def test_the_end_of_standard_input_does_not_stop_it() -> None:
     with Broker() as broker:
-        broker.type("exit")  # no newline: no line
+        broker.type("exi")  # nor do words that are none
         assert broker.process.stdin
         broker.process.stdin.close()
         assert TypedSubscriber(broker, b"C1", b"t").takes(b"t")
