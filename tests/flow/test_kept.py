@@ -11,7 +11,7 @@ import pytest
 
 from flow.house import Broker, Udp, wait_for
 from flow.keeping import HOW, KEPT, NOT_KEPT, Client, ended, subscribed
-from flow.lasting import Home, PipePublisher, TypedReader, numbered, send_all, wait_idle
+from flow.lasting import Home, PipePublisher, TypedReader, killed, numbered, send_all, wait_idle
 from flow.peers import frozen, settled
 from flow.test_pairs import NUMBERS, publish
 from flow.wires import (
@@ -256,6 +256,20 @@ def test_what_is_kept_outlives_the_broker(tmp_path: Path, how: str) -> None:
         again = TypedReader(broker, b"C1")
         send_all(broker, b"t", [b"last"])
         assert again.wait(1) == [b"last"]
+
+
+def test_what_nobody_acknowledges_does_not_gather_while_the_one_who_must_have_it_is_away(tmp_path: Path) -> None:
+    """Also after a restart, and in a dialect without acknowledgements: a kill would cost what has gathered."""
+    home = Home(tmp_path, "[log]\nlinger = 3600\n")
+    with killed(home.broker()) as broker:
+        assert subscribed(home, broker, b"t").leave() == []
+        broker.udp().send(b"pt;first")
+        wait_for(lambda: home.rows("payload") == [(b"first",)], "the first on disk")
+    with killed(home.broker()) as broker:
+        broker.udp().send(b"pt;second")
+        wait_for(lambda: home.rows("payload") == [(b"first",), (b"second",)], "the second on disk")
+    with home.broker() as broker:
+        assert TypedReader(broker, b"C1").wait(2) == [b"first", b"second"]
 
 
 @HOW

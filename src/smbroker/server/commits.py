@@ -1,11 +1,12 @@
 """Between the turn and the log: columns go in, and come back once they are on disk.
 
 A turn's columns are handed to the writing thread at once if someone waits for them: an acknowledgement,
-or a subscriber that is fed from the log. Otherwise they gather (`linger`), because a commit holds up the messages
-that come in meanwhile, whether it is of one or of a thousand; the rows of small turns become one. When
-they are committed, the acknowledgements are released, those who are fed from the log get them, and they
-stay in memory for a while (`recent`). While the log cannot take messages (`failed`) nothing is handed
-over, and what wants an acknowledgement is refused before it is routed.
+or a subscriber that is fed from the log, here or away. Otherwise they gather (`linger`), because a
+commit holds up the messages that come in meanwhile, whether it is of one or of a thousand; the rows of
+small turns become one. When they are committed, the acknowledgements are released, those who are fed
+from the log get them, and they stay in memory for a while (`recent`). While the log cannot take
+messages (`failed`) nothing is handed over, and what wants an acknowledgement is refused before it is
+routed.
 """
 
 import time
@@ -82,6 +83,7 @@ class Commits:
         self._soon = 0.0  # when those that gather will have gathered for SOON; 0: they do not any longer than that
         self._busy = False  # many came before the last commit
         self._longest = linger
+        self.followed = False  # somebody must not miss anything, and may be away: the disk is all there is for them
         self.streams = 0  # of HTTP, which show what is committed
         self.pipelines = False  # run, and read it
         self._paused: list[Callable[[], None]] = []
@@ -126,7 +128,7 @@ class Commits:
             if told:
                 told(self.failed)
             return
-        waited_for = bool(acks or told or notes or not self._feed.empty)
+        waited_for = bool(acks or told or notes or self.followed or not self._feed.empty)
         self._hurried |= waited_for
         self._rows += len(columns)
         size = columns.volume

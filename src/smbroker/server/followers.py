@@ -91,6 +91,7 @@ class Followers:
         topic = exact_topic(pattern)
         assert topic is not None, "only dialects without wildcards are fed from the log"
         mine = self._of.setdefault(session, {})
+        self._commits.followed = True
         if session.dialect is Dialect.PADDED:
             follower = mine[topic] = Follower(session, self._history.new_reading(), self._commits.first_offset)
             follower.seam = self._commits.recent.next
@@ -123,6 +124,7 @@ class Followers:
             del mine[key]
             if not mine:
                 del self._of[session]
+                self._commits.followed = bool(self._of)
 
     def attached(self, _pattern: Filter, session: Session) -> None:
         for follower in self._of.get(session, {}).values():
@@ -139,6 +141,7 @@ class Followers:
         follower = Follower(session, self._history.new_reading(), cursor)
         follower.starts = starts
         self._of[session] = {None: follower}
+        self._commits.followed = True
 
     def full(self, session: Session) -> None:
         """The client does not read as fast as messages come: fall back to the cursor."""

@@ -146,7 +146,8 @@ class Turn:
     @property
     def waited_for(self) -> bool:
         """Whether others than subscribers want messages as soon as they have come, or are committed."""
-        return self._relayed is not None or not self.committed.empty
+        followed = self.commits is not None and self.commits.followed
+        return self._relayed is not None or followed or not self.committed.empty
 
     # --- commands ---
 
