@@ -12,12 +12,19 @@ from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Ack, Publish
 from smbroker.log.reader import LogReader
 
-IDS = 49_152  # that messages from the log have, in turn
+WAYS = {"log": (), "no-log": ("--no-log",)}
+IDS = {"log": 49_152, "no-log": 65_535}  # that messages have, in turn
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(kinds=KINDS) as made:
+def broker(way: str) -> Iterator[Broker]:
+    with Broker(*WAYS[way], kinds=KINDS) as made:
         yield made
 
 
@@ -67,8 +74,8 @@ def test_whatever_version_each_side_speaks(broker: Broker, version: int, other: 
     assert plain.quiet()
 
 
-def test_the_window_is_kept_and_filled_again_in_whatever_order_they_are_acknowledged(tmp_path: Path) -> None:
-    with Broker(*config(tmp_path, "[mqtt]\nmax_inflight = 50\n"), kinds=KINDS) as broker:
+def test_the_window_is_kept_and_filled_again_in_whatever_order_they_are_acknowledged(way: str, tmp_path: Path) -> None:
+    with Broker(*WAYS[way], *config(tmp_path, "[mqtt]\nmax_inflight = 50\n"), kinds=KINDS) as broker:
         name = topic()
         publisher, subscriber = Mqtt(broker), Mqtt(broker)
         subscriber.subscribe(name, qos=1)
@@ -118,19 +125,19 @@ def test_what_was_not_acknowledged_of_a_row_comes_again(broker: Broker) -> None:
     subscriber.disconnect()
 
 
-def test_identifiers_go_round(broker: Broker) -> None:
-    name = topic()
+def test_identifiers_go_round(broker: Broker, way: str) -> None:
+    name, ids = topic(), IDS[way]
     publisher, subscriber = Mqtt(broker), Mqtt(broker)
     subscriber.subscribe(name, qos=1)
     seen: list[int] = []
-    for start in range(0, IDS + 5_000, 500):
+    for start in range(0, ids + 5_000, 500):
         send(publisher, name, range(start, start + 500))
         found = take(subscriber, 500)
         assert [one.payload for one in found] == [payload(number) for number in range(start, start + 500)]
         accept(subscriber, found)
         seen += [one.packet_id for one in found]
-    assert len(set(seen[:IDS])) == IDS
-    assert seen[IDS:] == seen[: len(seen) - IDS]
+    assert len(set(seen[:ids])) == ids
+    assert seen[ids:] == seen[: len(seen) - ids]
 
 
 def test_rows_of_both_qualities_and_single_messages_between_them_keep_their_order(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smbroker.model.message import NO_EXTRA
-from smbroker.server.mqtt.flights import KEPT_IDS, Flights
+from smbroker.server.mqtt.flights import KEPT_IDS, Flights, Sent
 from smbroker.server.mqtt.items import Flight, Item
 
 
@@ -81,6 +81,93 @@ def test_it_is_as_a_dict_of_the_same(steps: list[tuple[str, int, int]]) -> None:
         else:
             pair.next = max(0, pair.next - more)
         pair.check()
+
+
+HEAD, SIZE = b"head", 3
+
+
+class Unlogged:
+    """`Flights` of messages that are not in the log, and payloads by number as they should be, in the order of
+    sending."""
+
+    def __init__(self) -> None:
+        self.flights = Flights()
+        self.plain: dict[int, bytes] = {}
+        self.sent = 0
+
+    def payload(self) -> bytes:
+        self.sent += 1
+        return b"%03d" % (self.sent % 1_000)
+
+    def number(self) -> int:
+        return next(number for number in range(self.sent + 1, 65_536) if number not in self.flights)
+
+    def send_row(self, count: int) -> None:
+        number, payloads = self.number(), [self.payload() for _ in range(count)]
+        assert self.flights.free(number, count, -1)
+        packets = b"".join(HEAD + payload for payload in payloads)
+        self.flights.add_sent(number, count, Sent(b"t", SIZE, packets, len(HEAD) + SIZE))
+        self.plain.update(zip(range(number, number + count), payloads, strict=True))
+
+    def send_one(self) -> None:
+        number, payload = self.number(), self.payload()
+        self.flights[number] = Flight(Item(-1, b"t", payload, NO_EXTRA, 1))
+        self.plain[number] = payload
+
+    def acknowledge(self, numbers: list[int]) -> None:
+        at = 0
+        while at < len(numbers):
+            offset, count = self.flights.pop_row(tuple(numbers), at)
+            if count:
+                assert offset == -1
+            else:
+                count = 1
+                found = self.flights.pop(numbers[at])
+                assert isinstance(found, Flight)
+                assert found.item.payload == self.plain[numbers[at]]
+            for number in numbers[at : at + count]:
+                del self.plain[number]
+            at += count
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["row", "row", "one", "oldest", "newest", "some"]), st.integers(1, 40)), max_size=40
+    )
+)
+def test_what_is_not_in_the_log_stays_whole_and_in_order(steps: list[tuple[str, int]]) -> None:
+    pair = Unlogged()
+    for what, count in steps:
+        known = list(pair.plain)
+        match what:
+            case "row":
+                pair.send_row(count)
+            case "one":
+                pair.send_one()
+            case "oldest":
+                pair.acknowledge(known[:count])
+            case "newest":
+                pair.acknowledge(known[: -count - 1 : -1])
+            case "some":
+                pair.acknowledge(known[count // 2 :: 3])
+        assert len(pair.flights) == len(pair.plain)
+        assert [(number, one.item.payload) for number, one in pair.flights] == list(pair.plain.items())
+        assert not any(pair.flights.free(number, 1, -1) for number in list(pair.plain)[:3])
+
+
+def test_rows_of_the_log_and_others_are_in_flight_together() -> None:
+    flights = Flights()
+    flights.add_row(1, 10, 0)
+    flights.add_sent(KEPT_IDS + 1, 10, Sent(b"t", 1, b"abcdefghij", 1))
+    flights.add_row(11, 10, 10)
+    assert len(flights) == 30
+    assert not flights.free(KEPT_IDS + 10, 1, -1)
+    assert not flights.free(20, 2, 19)
+    assert flights.free(21, 10, 20)
+    one = flights.pop(KEPT_IDS + 3)
+    assert isinstance(one, Flight)
+    assert one.item.payload == b"c"
+    assert [flight.item.offset for _, flight in flights if flight.item.offset >= 0] == list(range(20))
 
 
 def test_rows_and_others_are_in_flight_together() -> None:

@@ -21,7 +21,7 @@ from smbroker.dialects.mqtt.fields import protocol_error
 from smbroker.dialects.mqtt.packets import Ack, Will
 from smbroker.model.message import NO_EXTRA, Columns, Dialect, Extra, Origin
 from smbroker.model.topic import Topic
-from smbroker.server.mqtt.flights import KEPT_IDS, Flights
+from smbroker.server.mqtt.flights import KEPT_IDS, Flights, Sent
 from smbroker.server.mqtt.frames import frame_of, row_of
 from smbroker.server.mqtt.items import NO_IDENTIFIERS, Flight, Item
 from smbroker.server.mqtt.subscriptions import Subscription, Subscriptions
@@ -111,6 +111,9 @@ class MqttSession(Session):
                 replay.receive(topic, columns, start, end)
             return
         matching = self.matching(topic)
+        if len(matching) == 1 and not replay:
+            while start < end and (sent := self.send_run(columns, start, end, matching[0])) > start:
+                start = sent
         if matching:
             for row in range(start, end):
                 item = self.item_of(columns, row, matching)
@@ -207,7 +210,7 @@ class MqttSession(Session):
             if item.qos:
                 if len(inflight) >= self.window:
                     break
-                number = (item.offset - self.first) % KEPT_IDS + 1 if item.offset >= 0 else self._free_id()
+                number = self._number(item.offset)
                 if not number or number in inflight:
                     break
             queue.popleft()
@@ -224,21 +227,24 @@ class MqttSession(Session):
         stats.delivered[Dialect.MQTT] += sent
 
     def send_run(self, columns: Columns, start: int, end: int, one: Subscription) -> int:
-        """Sends committed messages of one topic that need nothing but a number each; the first row that is left.
+        """Sends messages of one topic that need nothing but a number each; the first row that is left.
 
-        Of rows that came as packets it sends those that came together: the caller comes again."""
+        Of rows that came as packets it sends those that came together: the caller comes again. Without a log it sends
+        no others."""
         connection, inflight = self.connection, self.inflight
-        offset = columns.base + start
+        offset = columns.base + start if columns.base >= 0 else -1
         simple = one.qos and not (one.no_local or one.identifier or self.alias_maximum or self.queue)
-        if not simple or connection is None or connection.full or offset < one.start or offset < one.seam:
+        if not simple or connection is None or connection.full or 0 <= offset < max(one.start, one.seam):
             return start
-        number = (offset - self.first) % KEPT_IDS + 1
-        end = min(end, start + self.window - len(inflight), start + KEPT_IDS + 1 - number)
         wire = columns.wire_at(start)
         if wire:
             end = min(end, wire.end)
+        elif offset < 0:
+            return start
+        number = self._number(offset)
+        end = min(end, start + self.window - len(inflight), start + (KEPT_IDS if offset >= 0 else 65_535) + 1 - number)
         count = end - start
-        if count < 1 or self.max_packet != f.MAX_LENGTH or not inflight.free(number, count, offset):
+        if count < 1 or self.max_packet != f.MAX_LENGTH or not number or not inflight.free(number, count, offset):
             return start
         if wire and wire.extra is not ACKNOWLEDGED:
             return start
@@ -249,8 +255,16 @@ class MqttSession(Session):
             return start
         self.mqtt.turn.delivery.put(connection, frames)
         self.mqtt.turn.stats.delivered[Dialect.MQTT] += count
-        inflight.add_row(number, count, offset)
+        if offset >= 0:
+            inflight.add_row(number, count, offset)
+        elif wire:
+            self._last_id = number + count - 1
+            inflight.add_sent(number, count, Sent(columns.topics[start], wire.size, frames, len(frames) // count))
         return end
+
+    def _number(self, offset: int) -> int:
+        """The packet identifier of the next message to be sent; 0 if there is none."""
+        return (offset - self.first) % KEPT_IDS + 1 if offset >= 0 else self._free_id()
 
     def _free_id(self) -> int:
         """An identifier that is not in use; 0 if there is none."""
@@ -273,7 +287,7 @@ class MqttSession(Session):
             if qos == 1 and (row := inflight.pop_row(numbers, at))[1]:
                 offset, count = row
                 at += count
-                if replay:
+                if replay and offset >= 0:
                     replay.acknowledged(offset, count)
                 continue
             flight = inflight.pop(numbers[at])
