@@ -204,3 +204,11 @@ def test_what_is_shown_is_json_whatever_the_values(tmp_path: Path) -> None:
 def test_a_column_offset_that_is_no_number_orders_nothing(tmp_path: Path) -> None:
     TableWriter(tmp_path / "tables" / "t").write(rows(offset=[[1], [2]]), "q", 0)
     assert last_rows(tmp_path, "t", 1) == [{"offset": [1]}]
+
+
+def test_a_plain_file_beside_the_tables_is_none(tmp_path: Path) -> None:
+    TableWriter(tmp_path / "tables" / "t").write(rows(a=[1]), "q", 0)
+    (tmp_path / "tables" / "notes.txt").write_text("x")
+    assert [one.name for one in tables.tables(tmp_path)] == ["t"]
+    with pytest.raises(UsageError, match=r"there is no table notes.txt in .*; there are: t"):
+        last_rows(tmp_path, "notes.txt", 1)

@@ -252,8 +252,13 @@ class TableInfo:
 
 def tables(data: Path) -> Iterator[TableInfo]:
     for path in sorted((data / TABLES).iterdir()) if (data / TABLES).is_dir() else ():
-        if not path.name.startswith(".") and (table := _opened(path)):
+        if not path.name.startswith(".") and (table := _kept(path)):
             yield _info(path.name, table)
+
+
+def _kept(path: Path) -> DeltaTable | None:
+    """None for a plain file, too, of which delta-rs says that its path does not exist."""
+    return _opened(path) if path.is_dir() else None
 
 
 def _info(name: str, table: DeltaTable) -> TableInfo:
@@ -267,7 +272,7 @@ def last_rows(data: Path, name: str, limit: int, topic: str | None = None) -> li
     """The last rows by time where there is one (`ts`, `window_start` …), otherwise any. Raises UsageError.
 
     With `topic` those of that topic, if the table has such a column."""
-    table = _opened(data / TABLES / name) if name and "/" not in name and not name.startswith(".") else None
+    table = _kept(data / TABLES / name) if name and "/" not in name and not name.startswith(".") else None
     if table is None:
         known = ", ".join(info.name for info in tables(data)) or "none"
         raise UsageError("no_table", f"there is no table {name} in {data / TABLES}; there are: {known}")
