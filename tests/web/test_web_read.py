@@ -341,6 +341,22 @@ def test_what_is_not_there_is_404_and_a_wrong_method_405(history: Broker) -> Non
     assert call(history, "HEAD", "/v1/subscribe").status == 200
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("DELETE", "/health", {"GET", "HEAD"}),
+        ("POST", "/", {"GET", "HEAD"}),
+        ("GET", "/v1/publish/a", {"POST"}),
+        ("PUT", "/v1/publish", {"POST"}),
+        ("GET", "/v1/login", {"POST"}),
+    ],
+)
+def test_405_says_which_methods_there_are(history: Broker, method: str, path: str, allowed: set[str]) -> None:
+    said = call(history, method, path)
+    assert (said.status, said.code) == (405, "method_not_allowed")
+    assert set(said.headers["allow"].split(", ")) == allowed
+
+
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8090", "127.9.9.9", "[::1]:5", "a.localhost"])
 def test_our_own_names_are_taken(history: Broker, host: str) -> None:
     assert get(history, "/health", host=host).status == 200

@@ -51,7 +51,7 @@ class TopicRoute(BaseRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
-            raise HTTPException(405)
+            raise HTTPException(405, headers={"allow": "POST"})
         response = await self._call(Request(scope, receive, send))
         await response(scope, receive, send)
 
@@ -125,7 +125,9 @@ class App:
     def _refused(self, error: SmbError | HTTPException, scope: Scope) -> Response:
         if isinstance(error, HTTPException):
             code = "not_found" if error.status_code == 404 else "method_not_allowed"
-            return errors.failure(error.status_code, code, error.detail)
+            response = errors.failure(error.status_code, code, error.detail)
+            response.headers.update(error.headers or {})
+            return response
         if isinstance(error, Refused):
             self.desk.refused(error.code)
         response = errors.answer(error)
