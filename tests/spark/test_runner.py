@@ -4,10 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from flow.house import wait_for
 from log.logkit import ORIGINS
+from smbroker.cli.signals import Stopped
+from smbroker.spark.pipelines import files
+from smbroker.spark.pipelines.check import check
 from spark.runnerkit import PATIENCE, directory, rows_of, run_once, started, wait_rows
 from spark.sparkkit import Store
 
@@ -42,6 +46,11 @@ def test_bad_files_are_told_with_their_line_and_the_others_run(
         ),
         leaves_py="TABLE = 's11'\nimport sys\nsys.exit('enough')\n\ndef transform(messages):\n    return messages\n",
         exits_py="TABLE = 's12'\n\ndef transform(messages):\n    raise SystemExit(3)\n",
+        interrupts_py="TABLE = 's15'\n\ndef transform(messages):\n    raise KeyboardInterrupt\n",
+        own_py=(
+            "TABLE = 's16'\n\nclass Enough(BaseException):\n    pass\n\n"
+            "def transform(messages):\n    raise Enough('of this')\n"
+        ),
         set_py="TABLE = 's13'\nKEY = {['room']}\n\ndef transform(messages):\n    return messages\n",
         deep_py=f"TABLE = 's14'\nX = {'-' * 20_000}1\n\ndef transform(messages):\n    return messages\n",
         divide_sql="-- table: s10\n\nSELECT offset,\n       1 / (offset - offset) AS x\nFROM messages\n",
@@ -63,6 +72,8 @@ def test_bad_files_are_told_with_their_line_and_the_others_run(
         "worker": (7, "ValueError: no number"),
         "leaves": (3, "SystemExit: enough"),
         "exits": (4, "SystemExit: 3"),
+        "interrupts": (4, "KeyboardInterrupt"),
+        "own": (7, "Enough: of this"),
         "set": (2, "give a text"),
         "deep": (1, "Python cannot read it"),
         "divide": (4, "Division by zero"),
@@ -72,6 +83,13 @@ def test_bad_files_are_told_with_their_line_and_the_others_run(
         assert found[name][0] == line, (name, found[name])
         assert reason in found[name][1], (name, found[name])
     assert f"{pipelines / 'syntax.sql'}:3: " in "\n".join(running.said)
+
+
+def test_who_is_told_to_end_while_files_are_checked_ends(spark: SparkSession, tmp_path: Path) -> None:
+    text = "from smbroker.cli.signals import Stopped\nTABLE = 't'\ndef transform(messages):\n    raise Stopped\n"
+    pipelines = directory(tmp_path, one_py=text)
+    with pytest.raises(Stopped):
+        list(check(spark, [files.read(pipelines / "one.py")]))
 
 
 def test_files_are_picked_up_while_the_others_go_on(spark: SparkSession, store: Store, tmp_path: Path) -> None:

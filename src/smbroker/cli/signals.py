@@ -7,12 +7,10 @@ interrupted. The handlers are set even where SIGINT was ignored, as it is in a s
 import signal
 from types import FrameType
 
+from smbroker.model.errors import Stopped as Stopped
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 130  # the exit status of a program that did not get to do its work
-
-
-class Stopped(BaseException):
-    """Somebody asked this program to end; not an Exception, because it is not an error."""
 
 
 def raise_stopped_on_signals() -> None:

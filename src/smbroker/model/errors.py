@@ -37,3 +37,7 @@ class LogError(SmbError):
 
 class UsageError(SmbError):
     pass
+
+
+class Stopped(BaseException):
+    """Somebody asked this program to end; not an Exception, because it is not an error."""

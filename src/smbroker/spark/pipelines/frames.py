@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
+from smbroker.model.errors import Stopped
 from smbroker.model.topic import MAX_TOPIC
 from smbroker.spark.pipelines.errors import located
 from smbroker.spark.pipelines.files import Pipeline
@@ -43,9 +44,9 @@ def frame(spark: SparkSession, pipeline: Pipeline, place: Place) -> DataFrame:
     """The file's rows, checked. `spark` is this pipeline's own session. Raises Problem."""
     try:
         made = _made(spark, pipeline, messages(spark, pipeline, place))
-    except Problem:
+    except (Problem, Stopped):
         raise
-    except (Exception, SystemExit) as error:  # of Spark's parser and analysis, or of the file's own Python
+    except BaseException as error:  # of Spark's parser and analysis, or of the file's own Python, which may raise any
         raise located(pipeline, error) from error
     _check(pipeline, made)
     return made
