@@ -46,6 +46,9 @@ def test_bad_files_are_told_with_their_line_and_the_others_run(
         ),
         leaves_py="TABLE = 's11'\nimport sys\nsys.exit('enough')\n\ndef transform(messages):\n    return messages\n",
         exits_py="TABLE = 's12'\n\ndef transform(messages):\n    raise SystemExit(3)\n",
+        case_sql="-- table: s17\nSELECT offset AS a, topic AS A FROM messages\n",
+        field_sql="-- table: s18\nSELECT array(named_struct('x', offset, 'X', 1)) AS s FROM messages\n",
+        tick_sql="-- table: s19\nSELECT offset AS `a``b` FROM messages\n",
         interrupts_py="TABLE = 's15'\n\ndef transform(messages):\n    raise KeyboardInterrupt\n",
         own_py=(
             "TABLE = 's16'\n\nclass Enough(BaseException):\n    pass\n\n"
@@ -72,6 +75,9 @@ def test_bad_files_are_told_with_their_line_and_the_others_run(
         "worker": (7, "ValueError: no number"),
         "leaves": (3, "SystemExit: enough"),
         "exits": (4, "SystemExit: 3"),
+        "case": (1, "a and A differ only in case, which a table does not tell apart; rename one"),
+        "field": (1, "x and X differ only in case"),
+        "tick": (1, "the column a`b has a backtick in its name; rename it with AS"),
         "interrupts": (4, "KeyboardInterrupt"),
         "own": (7, "Enough: of this"),
         "set": (2, "give a text"),

@@ -206,6 +206,14 @@ def test_a_column_offset_that_is_no_number_orders_nothing(tmp_path: Path) -> Non
     assert last_rows(tmp_path, "t", 1) == [{"offset": [1]}]
 
 
+@pytest.mark.parametrize("key", [(), ("k",)])
+def test_a_column_in_another_case_is_told_with_what_to_do(tmp_path: Path, key: tuple[str, ...]) -> None:
+    writer = TableWriter(tmp_path / "t", key)
+    writer.write(rows(k=[1], room=["a"]), "q", 0)
+    with pytest.raises(UsageError, match=r"column Room is called room in table t, .*: call it so, .*remove the table"):
+        writer.write(rows(k=[2], Room=["b"]), "q", 1)
+
+
 def test_a_plain_file_beside_the_tables_is_none(tmp_path: Path) -> None:
     TableWriter(tmp_path / "tables" / "t").write(rows(a=[1]), "q", 0)
     (tmp_path / "tables" / "notes.txt").write_text("x")

@@ -213,6 +213,9 @@ def _check_change(there: pa.Schema, new: pa.Schema, path: Path) -> None:
             was, now = there.field(place).type, field.type
             text = f"column {field.name} is {was} in table {path.name} and would become {now}: give it another name, "
             raise UsageError("bad_column", text + f"cast it, or remove the table ({path})")
+        if place < 0 and (known := next((name for name in there.names if name.lower() == field.name.lower()), None)):
+            text = f"column {field.name} is called {known} in table {path.name}, and case is not told apart: "
+            raise UsageError("bad_column", text + f"call it so, give it another name, or remove the table ({path})")
 
 
 def _same(one: pa.DataType, other: pa.DataType) -> bool:

@@ -1,6 +1,7 @@
 """What a pipeline is in Spark: its rows of `messages`, what the file makes of them, and that as messages again."""
 
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,6 +96,33 @@ def _check(pipeline: Pipeline, made: DataFrame) -> None:
             if isinstance(made.schema[column].dataType, StructType | ArrayType | MapType | VariantType):
                 hint = "; of a window take window.start" if column == "window" else ""
                 raise pipeline.problem(key, f"{key}: the column {column} is not a single value{hint}")
+    if pipeline.table:
+        _check_names(pipeline, made)
+
+
+def _check_names(pipeline: Pipeline, made: DataFrame) -> None:
+    """Of a table's columns and their fields: Delta does not tell case apart, and its merges fail with backticks."""
+    if ticked := next((name for name in made.columns if "`" in name), None):
+        raise Problem(pipeline.file, 1, f"the column {ticked} has a backtick in its name; rename it with AS")
+    for struct in _structs(made.schema):
+        seen: dict[str, str] = {}
+        for name in struct.names:
+            other = seen.setdefault(name.lower(), name)
+            if other != name:
+                reason = f"{other} and {name} differ only in case, which a table does not tell apart; rename one"
+                raise Problem(pipeline.file, 1, reason)
+
+
+def _structs(kind: DataType) -> Iterator[StructType]:
+    if isinstance(kind, StructType):
+        yield kind
+        for field in kind.fields:
+            yield from _structs(field.dataType)
+    elif isinstance(kind, ArrayType):
+        yield from _structs(kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from _structs(kind.keyType)
+        yield from _structs(kind.valueType)
 
 
 def is_stateful(made: DataFrame) -> bool:
