@@ -82,3 +82,18 @@ def test_who_may_not_see_figures_sees_what_was_published_while_the_connection_wa
         expect(page.locator("article pre")).to_have_text(["meanwhile", "first"])
         post(closed, "open/x", b"last", **as_boss())
         expect(page.locator("article pre")).to_have_text(["last", "meanwhile", "first"])
+
+
+def test_who_may_not_see_figures_is_told_so_not_that_there_is_no_connection(visitor: "Page", closed: Broker) -> None:
+    post(closed, "open/x", b"hello", **as_boss())
+    visitor.goto("/")
+    visitor.get_by_label("User").fill("bob")
+    visitor.get_by_label("Password").fill("password of bob")
+    visitor.get_by_role("main").get_by_role("button", name="Log in").click()
+    expect(visitor.locator("#state")).to_have_text("you may not see all of this")
+    expect(visitor.get_by_text("You may not see the broker's figures.")).to_be_visible()
+    visitor.get_by_role("link", name="Topics").click()
+    expect(visitor.get_by_text("open", exact=False).first).to_be_visible()
+    expect(visitor.locator("#state")).to_have_text("you may not see all of this")
+    visitor.get_by_role("link", name="Tail").click()
+    expect(visitor.locator("#state")).to_have_text("live")

@@ -26,7 +26,7 @@ const VIEWS = {
   table: { view: oneTable, under: "tables", twin: (place) => `/v1/tables/${encodeURIComponent(place.name)}` },
   publish: { title: "Publish", view: publishing, twin: null },
 };
-const STATES = { live: "live", lost: "no connection; trying again", paused: "paused" };
+const STATES = { live: "live", lost: "no connection; trying again", barred: "you may not see all of this", paused: "paused" };
 
 let leave = new AbortController();
 

@@ -30,12 +30,20 @@ function open(asked) {
   listen("open", () => { onState("live"); hear.onopen(); });
   listen("figures", (event) => take(JSON.parse(event.data)));
   listen("messages", (event) => hear.onmessages(JSON.parse(event.data)));
-  listen("error", () => {
-    onState("lost");
-    if (made.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
+  listen("error", async () => {
+    if (made.readyState !== EventSource.CLOSED) return onState("lost"); // the browser tries again by itself
+    const barred = await isBarred(made.url);
+    if (made !== source) return; // another view meanwhile
+    onState(barred ? "barred" : "lost");
     again = setTimeout(() => open(query), AGAIN);
-    hear.onrefused();
+    hear.onrefused(barred);
   });
+}
+
+// An EventSource does not tell why it was refused.
+async function isBarred(address) {
+  const { status } = await fetch(address, { method: "HEAD" }).catch(() => ({}));
+  return status === 401 || status === 403;
 }
 
 function close() {

@@ -51,7 +51,13 @@ export function overview(_place, signal) {
     }
   }
 
-  watch({}, { onfigures: draw });
+  function refused(barred) {
+    if (!barred) return;
+    told.hidden = false;
+    say(told, "You may not see the broker's figures.");
+  }
+
+  watch({}, { onfigures: draw, onrefused: refused });
   if (figures) draw(figures);
   const panel = (title, chart) => h("section", { className: "panel" }, h("h2", {}, title, chart.legend), chart.element);
   return h("div", { className: "overview" },
