@@ -27,6 +27,7 @@ from flow.lasting import (
 )
 from flow.test_pairs import DIALECTS, publish
 from flow.wires import SUBACK, SmallTcp, alive, delivery, padded, padded_publish, padded_subscriber
+from web.calls import get
 
 MB = 1 << 20
 SECONDS = 8 if LONG else 2  # that publishers go at full speed
@@ -289,6 +290,47 @@ def test_the_reading_process_may_be_killed_at_any_time(tmp_path: Path) -> None:
             assert reader.wait(len(payloads) + 1)[b"t"] == [*payloads, b"live"]
         broker.err.wait("the process that reads history ended")
         assert resident(helper(broker)) < 300 * MB
+
+
+DEADLY = """
+import os, sys
+if "smbroker.log.history" in sys.orig_argv:
+    from smbroker.log import sealed
+    class Deadly(sealed.SealedFile):
+        def __init__(self, disk, directory, base, plain=True):
+            if not base:
+                os.abort()
+            super().__init__(disk, directory, base, plain)
+    sealed.SealedFile = Deadly
+"""
+
+
+def test_damage_that_ends_the_reading_process_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first segment does, as one whose Parquet footer is damaged may; what follows it can be read."""
+    home = Home(tmp_path, "[log]\nseal_rows = 100\n[web]\nmetric_topics = 5\n", kinds=("udp", "padded", "web"))
+    payloads = numbered(range(100))
+    with home.broker() as broker:
+        send_all(broker, b"t", payloads)
+        wait_for(lambda: home.sealed() == 1, "a sealed segment")
+        send_all(broker, b"t", payloads)
+    (tmp_path / "sitecustomize.py").write_text(DEADLY)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with home.broker() as broker:
+        reader = Reader(broker, b"t")
+        assert reader.wait(100)[b"t"] == payloads
+        said = get(broker, "/v1/messages")
+        assert (said.status, said.code) == (503, "damaged")
+        said = get(broker, "/v1/topics")
+        assert (said.status, said.code) == (503, "damaged")
+        broker.err.wait("history from offset 0 on ended the process that reads it twice: it is given up")
+        broker.err.wait("cannot count the topics")
+        wait_idle(process := helper(broker))
+        assert [row["text"].encode() for row in get(broker, "/v1/messages?from=100").rows] == payloads
+        assert get(broker, "/v1/topics").status == 503
+        assert get(broker, "/metrics").status == 200
+        send_all(broker, b"t", [b"live"])
+        assert reader.wait(101)[b"t"] == [*payloads, b"live"]
+        assert helper(broker) == process, "and it runs on"
 
 
 def test_the_reading_process_ends_with_the_broker(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 They would hold up the broker's loop, and a thread would fight it for the interpreter. Requests come on
 standard input, answers leave on standard output, each a length (4 bytes) and a pickle; the two ends are
-one program. A reading that is followed up where it stopped goes on; others begin anew, so that nothing
-is lost when this process is ended and started again.
+one program. The first answer is to nobody: this process runs, and what ends it from here on is a question. A
+reading that is followed up where it stopped goes on; others begin anew, so that nothing is lost when this
+process is ended and started again.
 """
 
 import os
@@ -19,11 +20,13 @@ import pyarrow as pa
 from smbroker.log.census import Census
 from smbroker.log.questions import (
     LENGTH,
+    NOBODY,
     Answer,
     Backwards,
     Count,
     Failed,
     Found,
+    GivenUp,
     Moment,
     Piece,
     Place,
@@ -138,6 +141,8 @@ class Readings:
                 return last_of(self._reader, question)
             if isinstance(question, Count):
                 return self._counted(question)
+            if isinstance(question, GivenUp):
+                raise LogError("damaged", f"what stands at offset {question.start} or after it ends who reads it")
             return self._go_on(question)
         except LogError as error:
             start = 0 if isinstance(question, (Moment, Count, Roll)) else question.start
@@ -193,6 +198,7 @@ def _nothing(question: Request | Search | Roll) -> Answer:
 def main() -> None:
     readings = Readings(LogReader(Path(sys.argv[1])))
     requests, answers = sys.stdin.fileno(), sys.stdout.buffer
+    _tell(answers, Place(NOBODY, 0))
     while True:
         while not select([requests], [], [], 0)[0] and readings.prepare():
             pass
@@ -200,10 +206,14 @@ def main() -> None:
         if len(head) < LENGTH:
             return
         answer = readings.answer(pickle.loads(_read(requests, int.from_bytes(head, "big"))))
-        try:
-            write(answers, answer)
-        except BrokenPipeError:  # the broker was killed
-            os._exit(0)
+        _tell(answers, answer)
+
+
+def _tell(answers: BinaryIO, answer: Answer) -> None:
+    try:
+        write(answers, answer)
+    except BrokenPipeError:  # the broker was killed
+        os._exit(0)
 
 
 def _read(descriptor: int, size: int) -> bytes:

@@ -15,6 +15,7 @@ from smbroker.model.rights import Permit
 from smbroker.model.topic import Topic
 
 LENGTH = 4  # bytes before each packet
+NOBODY = -1  # the reading of the first answer, which says that the process runs
 BACKWARDS = 4_000  # offsets that are looked through at first when reading backwards; then ever more
 MOST_BACKWARDS = 2_000_000
 
@@ -104,6 +105,14 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Instead of a question that ended the process: where to go on after what stands at `start`."""
+
+    reading: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """Which topics of the census, and how much of each."""
 
@@ -161,7 +170,7 @@ class Failed:
     next: int  # where reading can go on
 
 
-Question: TypeAlias = Request | Search | Backwards | Moment | Count | Roll
+Question: TypeAlias = Request | Search | Backwards | Moment | Count | Roll | GivenUp
 Answer: TypeAlias = Piece | Found | Place | Failed
 
 

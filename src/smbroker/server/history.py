@@ -1,22 +1,29 @@
 """The broker's end of the reading process (`smbroker.log.history`): questions out, pieces of history in.
 
-The process is started with the broker and again should it die; what was asked is then asked anew.
+The process is started with the broker and again should it die; what was asked is then asked anew. Questions are
+answered in order, so that it is known with which one it died: certain damage ends the library that reads Parquet,
+and the process with it. A question that did so twice is given up, and fails as one that meets damage does.
 """
 
 import asyncio
 import pickle
 import sys
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from signal import SIGKILL, SIGTERM
 from typing import Any, TypeAlias
 
-from smbroker.log.questions import LENGTH, Answer, Question, packet
+from smbroker.log.questions import LENGTH, Answer, Count, Failed, GivenUp, Moment, Question, Roll, packet
 from smbroker.server.console import Console
 
 Answered: TypeAlias = Callable[[Any], None]  # takes the answers to that question
 
 PAUSE = 0.5  # seconds before a process that died is started again
+CENSUS = -2  # stands for the readings of all who ask for a step of it
+DEATHS = 2  # with the same question, after which it is given up
+KILLED = (-SIGKILL, -SIGTERM)  # by others, say for want of memory: no question's fault
 
 
 class History:
@@ -24,6 +31,8 @@ class History:
         self._directory = directory
         self._console = console
         self._asked: dict[int, tuple[Question, Answered]] = {}
+        self._sent: deque[Question | None] = deque()  # without an answer, the first in work; None: that it runs
+        self._deaths: dict[int, int] = {}  # of the process, by reading
         self._readings = count()
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
@@ -43,15 +52,20 @@ class History:
 
     def ask(self, question: Question, answered: Answered) -> None:
         """One question per reading at a time."""
+        if isinstance(question, Count) and self._deaths.get(CENSUS, 0) >= DEATHS:
+            answered(_no_census(question))
+            return
         self._asked[question.reading] = question, answered
         self._send(question)
 
     def forget(self, reading: int) -> None:
         self._asked.pop(reading, None)
+        self._deaths.pop(reading, None)
 
     def _send(self, question: Question) -> None:
         if self._process and self._process.stdin and not self._process.stdin.is_closing():
             self._process.stdin.write(packet(question))
+            self._sent.append(question)
 
     async def _run(self) -> None:
         while True:
@@ -67,6 +81,7 @@ class History:
                 self._console.write()
                 await asyncio.sleep(PAUSE)
                 continue
+            self._sent = deque([None])
             for question, _ in self._asked.values():
                 self._send(question)
             assert self._process.stdout
@@ -78,6 +93,7 @@ class History:
                 self._process.kill()
             code = await self._process.wait()
             self._console.error(f"the process that reads history ended ({code}); it is started again")
+            self._blame(code)
             self._console.write()
             await asyncio.sleep(PAUSE)
 
@@ -88,6 +104,32 @@ class History:
                 answer: Answer = pickle.loads(await answers.readexactly(int.from_bytes(head, "big")))
             except asyncio.IncompleteReadError:
                 return
+            self._sent.popleft()
+            self._deaths.pop(answer.reading, None)
             _, answered = self._asked.pop(answer.reading, (None, None))
             if answered:
                 answered(answer)
+
+    def _blame(self, code: int) -> None:
+        """Gives up the question with which the process has died, if that was not the first time."""
+        question = self._sent[0] if self._sent else None
+        asked, answered = self._asked.get(question.reading, (None, None)) if question else (None, None)
+        if question is None or asked is not question or answered is None or code in KILLED:
+            return
+        # A new process counts from the log's beginning: it answers other steps before it comes to the same place.
+        key = CENSUS if isinstance(question, Count) else question.reading
+        deaths = self._deaths[key] = self._deaths.get(key, 0) + 1
+        if deaths < DEATHS:
+            return
+        if isinstance(question, Count):
+            self._console.error("the process that reads history cannot count the topics: there is no list of them")
+            del self._asked[question.reading]
+            answered(_no_census(question))
+            return
+        start = 0 if isinstance(question, (Moment, Roll)) else question.start
+        self._console.error(f"history from offset {start} on ended the process that reads it twice: it is given up")
+        self._asked[question.reading] = GivenUp(question.reading, start), answered
+
+
+def _no_census(question: Count) -> Failed:
+    return Failed(question.reading, "damaged", "the topics cannot be counted: the log is damaged", 0)

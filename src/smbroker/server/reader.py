@@ -218,7 +218,10 @@ class Reader:
     async def _follow_census(self) -> None:
         with self._reading() as reading:
             while True:
-                behind = await self._advance_census(reading, self.recent.next) < self.recent.next
+                try:
+                    behind = await self._advance_census(reading, self.recent.next) < self.recent.next
+                except LogError:  # who asks for the list is told
+                    behind = False
                 await asyncio.sleep(CENSUS_BUSY if behind else CENSUS)
 
     async def _advance_census(self, reading: int, through: int) -> int:
