@@ -438,3 +438,35 @@ def test_a_damaged_log_from_which_retained_messages_are_read_does_not_keep_the_b
         client = Mqtt(broker)
         client.subscribe("#")
         assert [client.get().topic for _ in range(2)] == [b"a", b"c"]
+
+
+NO_NOTES = """
+import errno, os, sys
+if "smbbroker" in "".join(sys.orig_argv):
+    from smbroker.log import tail
+    def read_notes(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    tail.read_notes = read_notes
+"""
+
+
+def test_a_broker_that_cannot_read_what_has_come_with_qos_2_does_not_start_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, keep = Home(tmp_path, kinds=("mqtt",)), {f.SESSION_EXPIRY: 60}
+    with killed(home.broker()) as broker:
+        client = Mqtt(broker, "c", version=5, clean=False, properties=keep)
+        client.send(Publish(b"t", b"1", 2, packet_id=5))
+        assert client.expect(Ack) == Ack(f.PUBREC, 5)
+    (tmp_path / "sitecustomize.py").write_text(NO_NOTES)
+    with monkeypatch.context() as patched:
+        patched.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+        command = [BIN / "smbbroker", "--data", home.data, "--listen", "mqtt://127.0.0.1:0"]
+        start = subprocess.run(command, capture_output=True, timeout=LIMIT)
+    assert start.returncode == 1
+    assert b"arrow cannot be read: Input/output error" in start.stderr
+    with home.broker() as broker:
+        client = Mqtt(broker, "c", version=5, clean=False, properties=keep)
+        client.send(Publish(b"t", b"1", 2, packet_id=5, dup=True))
+        assert client.expect(Ack) == Ack(f.PUBREC, 5)
+    assert home.rows("payload") == [(b"1",)], "once"

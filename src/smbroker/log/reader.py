@@ -20,7 +20,7 @@ from smbroker.log.disk import Disk
 from smbroker.log.format import Bad, Note
 from smbroker.log.index import read_header
 from smbroker.log.sealed import SealedFile
-from smbroker.log.segments import INDEX, SEALED, TAIL, Segment, damage_told, file_of, segments_in
+from smbroker.log.segments import INDEX, SEALED, TAIL, UNDECODABLE, Segment, damage_told, file_of, segments_in
 from smbroker.log.tail import TailIndex, read_notes, read_rows
 from smbroker.log.topics import TopicChoice, Topics
 from smbroker.model.errors import LogError
@@ -263,21 +263,28 @@ class LogReader:
         """The notes of all messages from offset `start` on that are not sealed yet, with the offset after each.
 
         Of appends that go past `until` they are left out, and of a damaged tail those from the damage on: they are
-        lost as its messages are, and are no reason not to seal it."""
+        lost as its messages are, and are no reason not to seal it. Raises LogError (`disk`) for those that the disk
+        does not give: they may be there the next time, and without them something would be done twice."""
         view = self.view()
         for segment in view.segments:
             end = view.limit(segment) if until is None else min(view.limit(segment), until)
             if segment.sealed or end < max(start, segment.base):
                 continue
             path = file_of(self.directory, segment.base, TAIL)
-            handle = self._disk.open(path)
             try:
-                with suppress(LogError), damage_told(path):
-                    index = TailIndex(segment.base)
-                    index.extend(self._disk, handle, end)
-                    yield from read_notes(self._disk, handle, path, index, start)
-            finally:
-                self._disk.close(handle)
+                yield from self._notes_in(path, segment.base, start, end)
+            except OSError as error:
+                raise LogError("disk", f"{path.name} cannot be read: {error.strerror or error}") from error
+
+    def _notes_in(self, path: Path, base: int, start: int, end: int) -> Iterator[tuple[int, list[Note]]]:
+        handle = self._disk.open(path)
+        try:
+            with suppress(LogError, *UNDECODABLE):
+                index = TailIndex(base)
+                index.extend(self._disk, handle, end)
+                yield from read_notes(self._disk, handle, path, index, start)
+        finally:
+            self._disk.close(handle)
 
     def segments(self) -> list[SegmentInfo]:
         """All segments in order, for people."""

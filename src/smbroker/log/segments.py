@@ -21,7 +21,8 @@ from smbroker.model.errors import LogError
 TAIL, SEALED, INDEX, TEMPORARY, DAMAGED = ".arrow", ".parquet", ".index", ".tmp", ".damaged"
 _DIGITS = 20
 # no checksum covers what Parquet says of itself: where that is damaged, names may be missing or not be UTF-8
-UNREADABLE = (OSError, pa.ArrowException, KeyError, ValueError)
+UNDECODABLE = (pa.ArrowException, KeyError, ValueError)
+UNREADABLE = (OSError, *UNDECODABLE)
 
 
 class Segment(NamedTuple):
