@@ -100,7 +100,9 @@ class SmallTcp(Tcp):
     def __init__(self, port: int) -> None:
         self.sock = socket.socket()
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)  # the sender keeps as much as ten segments take
+        self.sock.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536
+        )  # the sender keeps as much as ten segments take
         self.sock.settimeout(LIMIT)
         self.sock.connect(("127.0.0.1", port))
 

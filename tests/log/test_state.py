@@ -64,6 +64,23 @@ def test_a_session_that_is_dropped_takes_its_subscriptions_along(tmp_path: Path)
     assert reopened(tmp_path / "state.db") == {KEY: SavedSession(KEY, 5)}
 
 
+def test_while_it_is_open_changes_go_into_one_file_that_stays(tmp_path: Path) -> None:
+    """To open and close the database for each of them would cost several syncs instead of one."""
+    path, journal = tmp_path / "state.db", tmp_path / "state.db-wal"
+    state = State(path)
+    seen = set()
+    for number in range(3):
+        state.save_fact("a", number)
+        assert state.flush(5)
+        seen.add(journal.stat().st_ino)
+    assert len(seen) == 1
+    state.close()
+    assert not journal.exists()
+    state = State(path)
+    assert state.load_fact("a") == 2
+    state.close()
+
+
 def test_while_the_database_refuses_changes_wait_and_are_written_later(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     troubles: list[str] = []

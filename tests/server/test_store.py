@@ -17,11 +17,13 @@ import pytest
 from smbroker.log.seal import LOW_PRIORITY
 from smbroker.log.segments import Segment
 from smbroker.log.settings import LogSettings
+from smbroker.log.state import State
 from smbroker.model.message import Columns, Dialect, Kind, Origin
 from smbroker.server import pipelines, store
 from smbroker.server.broker import Broker
 from smbroker.server.commits import BESIDE
 from smbroker.server.config import Config
+from smbroker.server.mqtt import keeping
 
 ORIGIN = Origin(Dialect.HTTP)
 
@@ -304,3 +306,68 @@ def test_sealing_gives_way_to_a_flood_but_not_for_ever(
     with ThreadPoolExecutor(1) as thread:
         found = thread.submit(asyncio.run, sealed_in_a_flood(tmp_path, tails, messages, monkeypatch)).result()
     assert found == pauses
+
+
+async def looks_and_passes(data: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often the directory was listed in each of five passes, of which the third finds a closed tail."""
+    broker = Broker(asyncio.get_running_loop(), replace(Config(), data=str(data), quiet=True), {})
+    assert broker.store
+    log, names = broker.store._log, broker.store._log._disk.names
+    looks, found = 0, list[int]()
+
+    def counted(directory: Path) -> list[str]:
+        nonlocal looks
+        looks += 1
+        return names(directory)
+
+    monkeypatch.setattr(log._disk, "names", counted)
+    for number in range(5):
+        looks = 0
+        if number == 2:
+            log.append([Columns(1, [b"t"], [b"x"], [Kind.BYTES], [ORIGIN])])
+            log.rotate()
+        await broker.store._seal_closed()
+        found.append(looks)
+    await broker.store.stop()
+    await broker.store.close()
+    return found
+
+
+def test_the_directory_is_listed_only_when_a_tail_may_have_been_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has thousands of segments after a year."""
+    with ThreadPoolExecutor(1) as thread:
+        looks = thread.submit(asyncio.run, looks_and_passes(tmp_path, monkeypatch)).result()
+    assert list(map(bool, looks)) == [True, False, True, True, False]
+
+
+async def completeness(data: Path, monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """Up to where the state says that it is complete: at first, after each of three messages, and at the end."""
+    monkeypatch.setattr(keeping, "FAR_ROWS", 2)
+    broker = Broker(asyncio.get_running_loop(), replace(Config(), data=str(data), quiet=True), {})
+    assert broker.store
+    store, found = broker.store, list[int | None]()
+    for messages in (0, 1, 1, 1):
+        row = Columns(1, [b"t"], [b"x"], [Kind.BYTES], [ORIGIN])
+        if messages:
+            store.commits.submit(row, ())
+            await store.all_kept()
+        await store._care()
+        assert store._state.flush(10)
+        found.append(store._state.load_fact(keeping.FACT))
+    await store.stop()
+    await store.close()
+    state = State(data / "state.db")
+    found.append(state.load_fact(keeping.FACT))
+    state.close()
+    return found
+
+
+def test_how_far_the_state_is_complete_is_not_saved_each_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While messages come and nothing else changes it would be a sync for nothing."""
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(asyncio.run, completeness(tmp_path, monkeypatch)).result()
+    assert found == [0, 0, 2, 2, 3]

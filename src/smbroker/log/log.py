@@ -68,6 +68,7 @@ class Log:
         self._tail: OpenTail | None = found.tail
         self._mark = MarkFile(disk, directory, found.mark)
         self._ends: dict[int, int] = {}  # of sealed segments
+        self.begun = 0  # tails since the log was opened: as often one was closed
         if self._tail is None:
             self._begin_tail()
 
@@ -217,6 +218,7 @@ class Log:
             if old and self._tail is None:
                 self._close_tail(old)
         self._tail = tail
+        self.begun += 1
         return tail
 
     def _notes_in(self, path: Path, base: int) -> list[Note]:
@@ -260,14 +262,17 @@ class Log:
                 except OSError as error:
                     raise _refused(error, "rotated") from error
 
-    def rotate_if_due(self, now: float) -> bool:
-        """Rotates once the tail has the rows, the bytes or the age (`now`: seconds since 1970) that seal it."""
+    def due(self, now: float) -> bool:
+        """Whether the tail has the rows, the bytes or the age (`now`: seconds since 1970) that seal it."""
         tail, settings = self._tail, self._settings
         if tail is None or self.next_offset == tail.base:
             return False
         aged = settings.seal_age and now - tail.first_ts / 1e6 >= settings.seal_age
         full = self.next_offset - tail.base >= settings.seal_rows or tail.length >= settings.seal_bytes
-        if not (full or aged or tail.appends >= MAX_APPENDS):
+        return bool(full or aged or tail.appends >= MAX_APPENDS)
+
+    def rotate_if_due(self, now: float) -> bool:
+        if not self.due(now):
             return False
         self.rotate()
         return True

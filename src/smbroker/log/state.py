@@ -2,7 +2,8 @@
 
 `state.db` is a checkpoint. Changes are handed over by the broker's loop and never wait there: a thread
 writes all that has gathered as one transaction, the latest word on each thing. When the disk refuses,
-they stay gathered (there is at most one per thing) and are tried again.
+they stay gathered (there is at most one per thing) and are tried again. That thread's connection stays
+open, so that a transaction is one sync: to open and close it for each would cost five, and two files.
 
     session       (dialect, name, listener)   cursor: the next offset of the log to send; expires, properties: MQTT
     subscription  (session, filter)           keep: while away; start: no offset before it; options: MQTT
@@ -13,7 +14,7 @@ they stay gathered (there is at most one per thing) and are tried again.
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -63,6 +64,7 @@ class State:
         self._changed = threading.Condition()
         self._writing = False
         self._closing = False
+        self._database: sqlite3.Connection | None = None  # the writing thread's
         self._prepare()
         self._thread = threading.Thread(target=self._run, name="smb-state", daemon=True)
         self._thread.start()
@@ -206,7 +208,7 @@ class State:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._then or self._closing)
                 if self._closing:
-                    return
+                    break
                 batch, self._waiting = self._waiting, {}
                 then, self._then = self._then, []
                 self._writing = True
@@ -223,6 +225,7 @@ class State:
                     self._on_trouble(trouble)
                 if trouble:
                     self._changed.wait_for(lambda: self._closing, RETRY)
+        self._disconnect()
 
     def _write(self, batch: dict[tuple[Any, ...], list[tuple[str, tuple[Any, ...]]]]) -> str:
         """Empty, or why it could not be written. What no database takes (a number too large, say) is left out and
@@ -230,18 +233,28 @@ class State:
         thing: tuple[Any, ...] = ()
         while batch:
             try:
-                with _connected(self._path) as database, database:
+                if self._database is None:
+                    self._database = _connection(self._path)
+                with self._database as database:
                     for thing, statements in batch.items():  # noqa: B007
                         for sql, values in statements:
                             database.execute(sql, values)
                 break
             except sqlite3.Error as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_FULL:  # to close it there would need room for the next one
+                    self._disconnect()
                 return f"{self._path}: {error}"
             except (OverflowError, ValueError, TypeError) as error:
                 del batch[thing]
                 self._on_trouble(f"{self._path}: left out, a {thing[0]}: {error}")
                 self._on_trouble("")
         return ""
+
+    def _disconnect(self) -> None:
+        database, self._database = self._database, None
+        if database:
+            with suppress(sqlite3.Error):
+                database.close()
 
     def _prepare(self) -> None:
         with self._reading() as database, database:
@@ -255,7 +268,7 @@ class State:
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         try:
-            with _connected(self._path) as database:
+            with closing(_connection(self._path)) as database:
                 yield database
         except sqlite3.Error as error:
             raise self.damaged(error) from error
@@ -264,20 +277,15 @@ class State:
         return LogError("state", f"{self._path}: {error}; move it away to start without sessions")
 
 
-class _connected:  # noqa: N801
-    """A connection for one use; sqlite3's own context manager does not close it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> sqlite3.Connection:
-        self._database = sqlite3.connect(self._path, timeout=5.0)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = FULL")
-        return self._database
-
-    def __exit__(self, *_error: object) -> None:
-        self._database.close()
+def _connection(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=5.0)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        database.close()
+        raise
+    return database
 
 
 def packed(pattern: Filter) -> bytes:

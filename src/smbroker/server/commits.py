@@ -87,6 +87,7 @@ class Commits:
         self.streams = 0  # of HTTP, which show what is committed
         self.pipelines = False  # run, and read it
         self._paused: list[Callable[[], None]] = []
+        self.count = 0  # of commits
         self.on_commit: Callable[[], None] = lambda: None  # after each commit, with `recent` up to date
         told = loop.call_soon_threadsafe
         self._writer = Writer(
@@ -216,6 +217,7 @@ class Commits:
         self._writer.close()
 
     def _committed(self, entries: list[Entry]) -> None:
+        self.count += 1
         self.stats.commits.add(time.time() - entries[0].columns.ts(0) / 1e6)
         for entry in entries:
             self._release(self._next_acks())  # first, for a publisher that is subscribed too

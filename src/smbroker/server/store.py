@@ -56,6 +56,7 @@ class Store:
         self._state = state
         self.mqtt: MqttKeeping | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._none_closed = -1  # none was after so many had been begun
         self._seen = (time.monotonic(), log.next_offset)  # when there was a look for a flood, and how far the log was
 
     @classmethod
@@ -155,18 +156,25 @@ class Store:
     async def _care(self) -> float:
         self._memory.save_cursors()
         if self.mqtt:
-            self.mqtt.save()
+            self.mqtt.save(completely=False)
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._log.retain, time.time())
+        if self._settings.retain_age or self._settings.retain_bytes:
+            await loop.run_in_executor(None, self._log.retain, time.time())
         self._commits.read_by(pipelines=await loop.run_in_executor(None, pipelines.running, self.data))
         return CARE
 
     async def _seal_closed(self) -> float:
         """No pause after something was sealed: more may have been closed meanwhile, and it must keep up."""
+        flooded = self._flooded()
+        if self._log.begun == self._none_closed and not self._log.due(time.time()):
+            return CARE  # to look for them in the directory would take long where there are thousands of segments
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._log.rotate_if_due, time.time())
+        begun = self._log.begun
         closed = await loop.run_in_executor(None, lambda: self._log.closed_tails)
-        if self._flooded() and 0 < len(closed) < FLOOD_TAILS:
+        if not closed:
+            self._none_closed = begun
+        if flooded and 0 < len(closed) < FLOOD_TAILS:
             return FLOOD_CARE
         return 0.0 if closed and await self._notes_applied() and await self._seal(closed) else CARE
 

@@ -37,6 +37,7 @@ from smbroker.server.mqtt.subscriptions import Subscription
 
 FACT = "mqtt"
 STATE_PATIENCE = 5.0  # seconds for the first word to the state; should it fail, the state is complete a second later
+FAR_ROWS, FAR_COMMITS = 50_000, 1_000  # of the log that a start after a crash may have to look through
 IDLE_ROWS = 10_000  # a cursor moves on over so many messages that are not for it; less is not worth saving
 SHARE = b"$share"
 ROWS = ("topic", "payload", "dialect", "source", "client", "qos", "properties", "retain")
@@ -48,7 +49,8 @@ class MqttKeeping:
         self._state = state
         self._commits = commits
         self._saved: dict[MqttSession, int] = {}  # `high` as last saved, of sessions that are fed from the log
-        self._fact = -1
+        self._fact = -1  # the offset up to which the state is complete, as last saved …
+        self._commits_then = 0  # … and the commits there had been
 
     # --- what `Mqtt` tells ---
 
@@ -129,18 +131,25 @@ class MqttKeeping:
 
     # --- now and then ---
 
-    def save(self) -> None:
-        """What has moved, and up to where the state is complete."""
+    def save(self, *, completely: bool = True) -> None:
+        """What has moved, and up to where the state is complete. The latter alone would be a sync each second while
+        messages come: it may wait until there is something else to save, or until it is far behind."""
         following = self._commits.recent.next
+        moved = False
         for session in self._mqtt.here:
             if session.lasting and (session.changed or self._has_moved(session, following)):
                 self._save(session)
+                moved = True
         for share in self._mqtt.shares:
             if share.touched and share.lasting:
                 self.shared(share)
-        if following != self._fact:
-            self._fact = following
+                moved = True
+        if following != self._fact and (completely or moved or self._is_far(following)):
+            self._fact, self._commits_then = following, self._commits.count
             self._state.save_fact(FACT, following)
+
+    def _is_far(self, following: int) -> bool:
+        return following - self._fact >= FAR_ROWS or self._commits.count - self._commits_then >= FAR_COMMITS
 
     def _has_moved(self, session: MqttSession, following: int) -> bool:
         if session.replay is None:
@@ -167,6 +176,7 @@ class MqttKeeping:
             applied = log.next_offset
             self._state.save_fact(FACT, applied)
             self._state.flush(STATE_PATIENCE)
+        self._fact = applied
         if applied < log.next_offset or self._mqtt.sessions:
             self._apply(log, max(applied, log.first_offset))
 
