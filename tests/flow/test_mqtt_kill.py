@@ -12,10 +12,11 @@ import pytest
 
 from flow.ends import ENDS, KEEP, KINDS, LONG, end, kill, lasting, new_numbers, numbers, publish_all
 from flow.house import LIMIT, Broker, wait_for
-from flow.lasting import Home
+from flow.lasting import Home, killed
 from flow.mqtt import Mqtt
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.packets import Ack, Publish, Results, Subscribe, Topics, Will
+from smbroker.log.state import State
 
 
 def test_a_thousand_acknowledged_messages_for_an_absent_session(tmp_path: Path) -> None:
@@ -288,6 +289,53 @@ def test_what_a_session_had_received_is_not_the_next_ones(tmp_path: Path) -> Non
         reader = Mqtt(broker, version=5)
         reader.subscribe("t", qos=1, properties={f.USER: [("smb-replay", "all")]})
         assert numbers(reader, 2) == [1, 2]
+
+
+def complete(home: Home, offset: int) -> None:
+    """Waits until the state says that all of the log up to there is in it."""
+    wait_for(
+        lambda: home.saved("SELECT value FROM facts WHERE name = 'mqtt'") == [(offset,)], "the state to be complete"
+    )
+
+
+def test_what_an_ended_session_had_received_is_not_the_next_ones_however_long_ago(tmp_path: Path) -> None:
+    """Though no message has come since: what the log says of the old one must not be applied to the new one."""
+    home = Home(tmp_path, kinds=("mqtt",))
+    with killed(home.broker()) as broker:
+        client = lasting(broker, "c")
+        client.send(Publish(b"t", b"1", 2, packet_id=5))
+        assert client.expect(Ack) == Ack(f.PUBREC, 5)
+        client.drop()
+        client = Mqtt(broker, "c", version=5, clean=False, properties={f.SESSION_EXPIRY: 0})
+        client.send(Ack(f.PUBREL, 5))
+        assert client.expect(Ack) == Ack(f.PUBCOMP, 5)
+        client.disconnect()
+        lasting(broker, "c")
+        complete(home, 1)
+    with home.broker() as broker:
+        client = lasting(broker, "c")
+        assert client.connack.present
+        client.send(Publish(b"t", b"2", 2, packet_id=5))
+        assert client.expect(Ack) == Ack(f.PUBREC, 5)
+    assert home.rows("payload") == [(b"1",), (b"2",)]
+
+
+def test_a_state_that_is_ahead_of_a_log_begun_anew_learns_from_it_again(tmp_path: Path) -> None:
+    home = Home(tmp_path, kinds=("mqtt",))
+    home.data.mkdir()
+    state = State(home.data / "state.db")
+    state.save_fact("mqtt", 1_000)
+    state.close()
+    with killed(home.broker()) as broker:
+        complete(home, 0)
+        client = lasting(broker, "c")
+        client.send(Publish(b"t", b"1", 2, packet_id=5))
+        assert client.expect(Ack) == Ack(f.PUBREC, 5)
+    with home.broker() as broker:
+        client = lasting(broker, "c")
+        client.send(Publish(b"t", b"1", 2, packet_id=5, dup=True))
+        assert client.expect(Ack) == Ack(f.PUBREC, 5)
+    assert home.rows("payload") == [(b"1",)]
 
 
 def test_what_a_client_was_told_has_ended_does_not_come_back_after_a_kill(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from smbroker.model.errors import LogError
 from smbroker.model.filter import ANY, REST, Filter, FilterLevel
 
 VERSION = 1
+MAX_JOURNAL = 1 << 20  # bytes that are kept of the file that transactions go into first
 RETRY = 1.0  # seconds until a write that failed is tried again
 SCHEMA = """
 CREATE TABLE sessions (
@@ -59,6 +60,7 @@ class State:
     def __init__(self, path: Path, on_trouble: Callable[[str], None] = lambda _: None) -> None:
         self._path = path
         self._on_trouble = on_trouble  # called in the writing thread, once per run of failures; "" when it is over
+        self.changes = 0  # that were handed over
         self._waiting: dict[tuple[Any, ...], list[tuple[str, tuple[Any, ...]]]] = {}
         self._then: list[Callable[[], None]] = []
         self._changed = threading.Condition()
@@ -198,6 +200,7 @@ class State:
 
     def _put(self, thing: tuple[Any, ...], statements: list[tuple[str, tuple[Any, ...]]]) -> None:
         with self._changed:
+            self.changes += 1
             self._waiting.pop(thing, None)  # the latest word goes last: a drop must not undo what follows it
             self._waiting[thing] = statements
             self._changed.notify_all()
@@ -241,7 +244,7 @@ class State:
                             database.execute(sql, values)
                 break
             except sqlite3.Error as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_FULL:  # to close it there would need room for the next one
+                if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_FULL:  # else a new one would need room
                     self._disconnect()
                 return f"{self._path}: {error}"
             except (OverflowError, ValueError, TypeError) as error:
@@ -282,6 +285,7 @@ def _connection(path: Path) -> sqlite3.Connection:
     try:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
+        database.execute(f"PRAGMA journal_size_limit = {MAX_JOURNAL}")
     except BaseException:
         database.close()
         raise

@@ -50,7 +50,7 @@ class MqttKeeping:
         self._commits = commits
         self._saved: dict[MqttSession, int] = {}  # `high` as last saved, of sessions that are fed from the log
         self._fact = -1  # the offset up to which the state is complete, as last saved …
-        self._commits_then = 0  # … and the commits there had been
+        self._then = 0, 0  # … and the changes of the state and the commits there had been
 
     # --- what `Mqtt` tells ---
 
@@ -133,23 +133,28 @@ class MqttKeeping:
 
     def save(self, *, completely: bool = True) -> None:
         """What has moved, and up to where the state is complete. The latter alone would be a sync each second while
-        messages come: it may wait until there is something else to save, or until it is far behind."""
+        messages come, so it may wait, but for two things. It must not become far, because a start has to look through
+        the log from there on; nor may it stand before a change of the state, since what the log tells is then applied
+        to what came after it."""
         following = self._commits.recent.next
-        moved = False
         for session in self._mqtt.here:
             if session.lasting and (session.changed or self._has_moved(session, following)):
                 self._save(session)
-                moved = True
         for share in self._mqtt.shares:
             if share.touched and share.lasting:
                 self.shared(share)
-                moved = True
-        if following != self._fact and (completely or moved or self._is_far(following)):
-            self._fact, self._commits_then = following, self._commits.count
-            self._state.save_fact(FACT, following)
+        if following != self._fact and (completely or self._may_not_wait(following)):
+            self._save_fact(following)
 
-    def _is_far(self, following: int) -> bool:
-        return following - self._fact >= FAR_ROWS or self._commits.count - self._commits_then >= FAR_COMMITS
+    def _save_fact(self, offset: int) -> None:
+        self._fact = offset
+        self._state.save_fact(FACT, offset)
+        self._then = self._state.changes, self._commits.count
+
+    def _may_not_wait(self, following: int) -> bool:
+        changes, commits = self._then
+        far = following - self._fact >= FAR_ROWS or self._commits.count - commits >= FAR_COMMITS
+        return far or self._state.changes != changes
 
     def _has_moved(self, session: MqttSession, following: int) -> bool:
         if session.replay is None:
@@ -160,6 +165,7 @@ class MqttKeeping:
 
     def restore(self, saved: Iterable[SavedSession], log: Log, now: float) -> None:
         shares: list[SavedSession] = []
+        self._then = self._state.changes, self._commits.count
         for one in saved:
             if one.key[0] == Dialect.MQTT:
                 shares.append(one) if one.key[2] else self._restore(one, now)
@@ -172,9 +178,9 @@ class MqttKeeping:
             self._mqtt.retained.put(topic, Retained(payload, extra, origin), tell=False)
         self._mqtt.retained.changed = self.retained
         applied = self._state.load_fact(FACT)
-        if applied is None:  # a state that is begun anew knows of nothing before it: a long log is not searched for it
-            applied = log.next_offset
-            self._state.save_fact(FACT, applied)
+        if applied is None or applied > log.next_offset:  # one of the two was begun anew, and what is in the log
+            applied = log.next_offset  # is not the state's: a long one is not searched for it
+            self._save_fact(applied)
             self._state.flush(STATE_PATIENCE)
         self._fact = applied
         if applied < log.next_offset or self._mqtt.sessions:
