@@ -125,6 +125,23 @@ def test_what_was_not_acknowledged_of_a_row_comes_again(broker: Broker) -> None:
     subscriber.disconnect()
 
 
+@pytest.mark.parametrize(("size", "row"), [(50_000, 1), (1_000, 50), (2_000, 50)])
+def test_what_many_have_not_acknowledged_is_in_memory_once(size: int, row: int) -> None:
+    with Broker("--no-log", kinds=KINDS) as broker:
+        name, count = topic(), 1_000 if row > 1 else 200
+        publisher, subscribers = Mqtt(broker), [Mqtt(broker) for _ in range(20)]
+        for subscriber in subscribers:
+            subscriber.subscribe(name, qos=1)
+        packets = [Publish(name.encode(), bytes(size), 1, packet_id=number) for number in range(1, row + 1)]
+        before = broker.memory()
+        for _ in range(count // row):
+            publisher.tcp.send(b"".join(packet.encode(4) for packet in packets))
+            for one in (publisher, *subscribers):
+                for _ in packets:
+                    one.next()
+        assert broker.memory() - before < 6 * size * count
+
+
 def test_identifiers_go_round(broker: Broker, way: str) -> None:
     name, ids = topic(), IDS[way]
     publisher, subscriber = Mqtt(broker), Mqtt(broker)

@@ -1,10 +1,11 @@
 """What is in flight, beside a plain dict of the same."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smbroker.model.message import NO_EXTRA
-from smbroker.server.mqtt.flights import KEPT_IDS, Flights, Sent
+from smbroker.model.message import NO_EXTRA, Columns, Dialect, Origin
+from smbroker.server.mqtt.flights import KEPT_IDS, LONG, Flights
 from smbroker.server.mqtt.items import Flight, Item
 
 
@@ -83,7 +84,19 @@ def test_it_is_as_a_dict_of_the_same(steps: list[tuple[str, int, int]]) -> None:
         pair.check()
 
 
-HEAD, SIZE = b"head", 3
+ORIGIN = Origin(Dialect.MQTT, "127.0.0.1", 1)
+
+
+def packed(payloads: list[bytes]) -> Columns:
+    """One row of packets; the identifiers in them are those of whoever has published it."""
+    columns = Columns()
+    packets = b"".join(b"head" + payload for payload in payloads)
+    columns.add_packets(b"t", ORIGIN, 4, packets, len(payloads), len(payloads[0]))
+    return columns
+
+
+def add(flights: Flights, number: int, columns: Columns, start: int, end: int) -> None:
+    flights.add_wire(number, columns, columns.wires[0], start, end)
 
 
 class Unlogged:
@@ -103,10 +116,10 @@ class Unlogged:
         return next(number for number in range(self.sent + 1, 65_536) if number not in self.flights)
 
     def send_row(self, count: int) -> None:
+        """From the middle of what came together."""
         number, payloads = self.number(), [self.payload() for _ in range(count)]
         assert self.flights.free(number, count, -1)
-        packets = b"".join(HEAD + payload for payload in payloads)
-        self.flights.add_sent(number, count, Sent(b"t", SIZE, packets, len(HEAD) + SIZE))
+        add(self.flights, number, packed([b"...", *payloads, b"..."]), 1, 1 + count)
         self.plain.update(zip(range(number, number + count), payloads, strict=True))
 
     def send_one(self) -> None:
@@ -158,7 +171,7 @@ def test_what_is_not_in_the_log_stays_whole_and_in_order(steps: list[tuple[str, 
 def test_rows_of_the_log_and_others_are_in_flight_together() -> None:
     flights = Flights()
     flights.add_row(1, 10, 0)
-    flights.add_sent(KEPT_IDS + 1, 10, Sent(b"t", 1, b"abcdefghij", 1))
+    add(flights, KEPT_IDS + 1, packed([b"%c" % letter for letter in b"abcdefghij"]), 0, 10)
     flights.add_row(11, 10, 10)
     assert len(flights) == 30
     assert not flights.free(KEPT_IDS + 10, 1, -1)
@@ -168,6 +181,23 @@ def test_rows_of_the_log_and_others_are_in_flight_together() -> None:
     assert isinstance(one, Flight)
     assert one.item.payload == b"c"
     assert [flight.item.offset for _, flight in flights if flight.item.offset >= 0] == list(range(20))
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 10), (7, 10), (8, LONG + 1)])
+def test_short_rows_and_long_messages_are_the_same_objects_in_all_sessions(count: int, size: int) -> None:
+    columns = packed([b"%d" % at * size for at in range(count)])
+    for flights in (Flights(), Flights()):
+        add(flights, 1, columns, 0, count)
+        payloads = [flight.item.payload for _, flight in flights]
+        assert all(one is other for one, other in zip(payloads, columns.payloads, strict=True))
+
+
+def test_a_row_makes_no_objects_of_its_messages() -> None:
+    columns, flights = packed([b"12345678"] * 1_000), Flights()
+    add(flights, 1, columns, 0, 1_000)
+    assert columns._packed == 1_000
+    assert flights.pop_row(range(1, 501), 0) == (-1, 500)
+    assert not flights._single
 
 
 def test_rows_and_others_are_in_flight_together() -> None:

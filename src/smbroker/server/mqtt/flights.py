@@ -2,32 +2,39 @@
 
 Most of it is rows of QoS 1 whose identifiers count up, and most clients acknowledge in order: such rows are kept as
 rows, taken from the front, and cost nothing per message. Of those from the log, whose offsets count up as well, the
-first offset is kept; of others the packets as they were sent (`Sent`). As soon as a client answers in another order
+first offset is kept; of others the packets as they came (`Sent`). As soon as a client answers in another order
 they are written out (`_write_out`), each at most once.
+
+Payloads are in memory once, however many sessions they are in flight to: in the packets, or as the objects that all
+get from the turn's columns. Only what is written out of a row is cut for each session, and that is short.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from smbroker.model.message import NO_EXTRA
+from smbroker.model.message import NO_EXTRA, Columns, Wire
 from smbroker.model.topic import Topic
 from smbroker.server.mqtt.items import Flight, Item
 
 KEPT_IDS = 49_152  # packet identifiers of kept messages are 1 to this, by offset; the rest are above
 SHORT_ROW = 8  # messages: fewer are written out at once
+LONG = 1_024  # bytes of a payload: longer ones never stay packets
 
 InFlight: TypeAlias = Flight | int
 """An offset is a message of QoS 1 that is in the log and was sent in a row: nothing else of it is needed."""
 
 
 class Sent(NamedTuple):
-    """A row of QoS 1 that is not in the log: packets of equal length, each with its payload at the end."""
+    """A row of QoS 1 that is not in the log: packets of equal length, each with its payload at the end.
+
+    They are those that came, for all sessions together. Where a window ends within them the rest is sent alone, and
+    the first of it writes the row out: so a session holds more than is in flight of one read at most."""
 
     topic: Topic
     size: int  # of a payload
     packets: bytes
     length: int  # of a packet
-    done: int = 0  # of its messages, from the first on
+    done: int = 0  # of the packets, from the first on
 
     def flight(self, at: int) -> Flight:
         """Of the message so many after the first that is not done."""
@@ -118,13 +125,14 @@ class Flights:
             rows.append((number, count, offset))
             self._count += count
 
-    def add_sent(self, number: int, count: int, row: Sent) -> None:
-        """The same, of messages that are not in the log."""
-        if count < SHORT_ROW:
-            self._keep_order()
-            self._single.update((number + at, row.flight(at)) for at in range(count))
+    def add_wire(self, number: int, columns: Columns, wire: Wire, start: int, end: int) -> None:
+        """The same, of messages that are not in the log: rows `start` to `end`, of this wire."""
+        topic, count = columns.topics[start], end - start
+        if count < SHORT_ROW or wire.size > LONG:
+            for at, payload in enumerate(columns.payloads[start:end]):
+                self[number + at] = Flight(Item(-1, topic, payload, NO_EXTRA, 1))
         else:
-            self._rows.append((number, count, row))
+            self._rows.append((number, count, Sent(topic, wire.size, wire.packets, wire.length, start - wire.first)))
             self._count += count
 
     def _keep_order(self) -> None:

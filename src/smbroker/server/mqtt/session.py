@@ -21,7 +21,7 @@ from smbroker.dialects.mqtt.fields import protocol_error
 from smbroker.dialects.mqtt.packets import Ack, Will
 from smbroker.model.message import NO_EXTRA, Columns, Dialect, Extra, Origin
 from smbroker.model.topic import Topic
-from smbroker.server.mqtt.flights import KEPT_IDS, Flights, Sent
+from smbroker.server.mqtt.flights import KEPT_IDS, Flights
 from smbroker.server.mqtt.frames import frame_of, row_of
 from smbroker.server.mqtt.items import NO_IDENTIFIERS, Flight, Item
 from smbroker.server.mqtt.subscriptions import Subscription, Subscriptions
@@ -259,7 +259,7 @@ class MqttSession(Session):
             inflight.add_row(number, count, offset)
         elif wire:
             self._last_id = number + count - 1
-            inflight.add_sent(number, count, Sent(columns.topics[start], wire.size, frames, len(frames) // count))
+            inflight.add_wire(number, columns, wire, start, end)
         return end
 
     def _number(self, offset: int) -> int:
