@@ -234,7 +234,8 @@ class MqttSession(Session):
         connection, inflight = self.connection, self.inflight
         offset = columns.base + start if columns.base >= 0 else -1
         simple = one.qos and not (one.no_local or one.identifier or self.alias_maximum or self.queue)
-        if not simple or connection is None or connection.full or 0 <= offset < max(one.start, one.seam):
+        room = self.window - len(inflight)
+        if not simple or room < 1 or connection is None or connection.full or 0 <= offset < max(one.start, one.seam):
             return start
         wire = columns.wire_at(start)
         if wire:
@@ -242,7 +243,7 @@ class MqttSession(Session):
         elif offset < 0:
             return start
         number = self._number(offset)
-        end = min(end, start + self.window - len(inflight), start + (KEPT_IDS if offset >= 0 else 65_535) + 1 - number)
+        end = min(end, start + room, start + (KEPT_IDS if offset >= 0 else 65_535) + 1 - number)
         count = end - start
         if count < 1 or self.max_packet != f.MAX_LENGTH or not number or not inflight.free(number, count, offset):
             return start
