@@ -3,9 +3,12 @@
 from types import SimpleNamespace
 from typing import Any
 
+from smbroker.dialects.mqtt import fields as f
+from smbroker.dialects.mqtt.packets import Ack
 from smbroker.model.filter import exact
 from smbroker.model.message import Columns, Dialect, Origin
 from smbroker.server.config import MqttConfig
+from smbroker.server.mqtt import acknowledging
 from smbroker.server.mqtt.session import ACKNOWLEDGED, MqttSession
 from smbroker.server.mqtt.subscriptions import Subscription
 
@@ -36,3 +39,13 @@ def test_no_identifier_is_looked_for_while_the_window_is_full() -> None:
     last = one._last_id
     assert send(one, 30) == 0
     assert one._last_id == last
+
+
+def test_acknowledgements_with_a_reason_leave_a_row_a_row() -> None:
+    one = session(20)
+    assert send(one, 20) == 20
+    connection: Any = SimpleNamespace(session=one)
+    for number in range(1, 11):
+        acknowledging.ack(connection, Ack(f.PUBACK, number, 0x10))
+    assert len(one.inflight) == 10
+    assert not one.inflight._single

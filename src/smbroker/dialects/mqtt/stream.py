@@ -9,7 +9,6 @@ acknowledgements (`Acks`) come in rows too, mostly with identifiers that count u
 topics change are gathered in one `Mixed`. A publish that is none of these is a `Publish`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import unpack
 from typing import Final, TypeAlias
@@ -40,6 +39,9 @@ SERVERS_OWN: Final = {kind << 4 for kind in (CONNACK, SUBACK, UNSUBACK, PINGRESP
 MAX_CONNECT: Final = 256 << 10  # bytes of a CONNECT: nobody is known yet
 
 known_names: Final = KnownTopics(checked_name)
+
+Numbers: TypeAlias = range | tuple[int, ...]
+"""Packet identifiers; a range where they count up."""
 
 
 @dataclass(slots=True)
@@ -82,7 +84,7 @@ class Numbered:
     topic: Topic
     size: int  # of a payload
     wire: bytes  # the packets as they came
-    numbers: Sequence[int]  # their packet identifiers
+    numbers: Numbers  # their packet identifiers
     version: int
     acks: bytes  # the PUBACKs for them
 
@@ -95,7 +97,7 @@ class Numbered:
 class Acks:
     """PUBACKs without a reason, one after the other."""
 
-    numbers: Sequence[int]
+    numbers: Numbers
 
 
 Item: TypeAlias = Run | Mixed | Numbered | Acks | Packet
@@ -324,7 +326,7 @@ def _acks_of_all() -> bytes:
 ALL_ACKS: Final = _acks_of_all()  # the PUBACK of each identifier, in order
 
 
-def _numbers_in(acks: bytes | bytearray) -> Sequence[int]:
+def _numbers_in(acks: bytes | bytearray) -> Numbers:
     """The identifiers of PUBACKs, up to the first that is 0: such a packet is malformed."""
     first, count = acks[2] << 8 | acks[3], len(acks) // 4
     if first and ALL_ACKS.startswith(acks, 4 * first):

@@ -35,13 +35,13 @@ def ack(connection: "MqttConnection", packet: Ack) -> None:
 
 
 def _puback(_connection: "MqttConnection", session: MqttSession, packet: Ack) -> None:
-    session.acknowledged([packet.packet_id])
+    session.acknowledged((packet.packet_id,))
 
 
 def _pubrec(connection: "MqttConnection", session: MqttSession, packet: Ack) -> None:
     number = packet.packet_id
     if packet.reason >= 0x80:
-        session.acknowledged([number], 2)
+        session.acknowledged((number,), 2)
         return
     flight = session.received(number)
     reason = PACKET_ID_NOT_FOUND if flight is None and connection.version == 5 else 0

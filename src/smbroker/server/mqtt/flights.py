@@ -9,9 +9,10 @@ Payloads are in memory once, however many sessions they are in flight to: in the
 get from the turn's columns. Only what is written out of a row is cut for each session, and that is short.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
+from smbroker.dialects.mqtt.stream import Numbers
 from smbroker.model.message import NO_EXTRA, Columns, Wire
 from smbroker.model.topic import Topic
 from smbroker.server.mqtt.items import Flight, Item
@@ -140,7 +141,7 @@ class Flights:
         if self._rows and isinstance(self._rows[-1][2], Sent):
             self._write_out()
 
-    def pop_row(self, numbers: Sequence[int], at: int) -> tuple[int, int]:
+    def pop_row(self, numbers: Numbers, at: int) -> tuple[int, int]:
         """Those at the front of the first row if the identifiers from `at` on are theirs: first offset, if they have
         one, and how many."""
         if not self._rows or self._rows[0][0] != numbers[at]:

@@ -12,13 +12,14 @@ A session that ends with its connection counts from 1.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from smbroker.core.sessions import Session
 from smbroker.dialects.mqtt import fields as f
 from smbroker.dialects.mqtt.fields import protocol_error
 from smbroker.dialects.mqtt.packets import Ack, Will
+from smbroker.dialects.mqtt.stream import Numbers
 from smbroker.model.message import NO_EXTRA, Columns, Dialect, Extra, Origin
 from smbroker.model.topic import Topic
 from smbroker.server.mqtt.flights import KEPT_IDS, Flights
@@ -281,7 +282,7 @@ class MqttSession(Session):
 
     # --- what the client says to it ---
 
-    def acknowledged(self, numbers: Sequence[int], qos: int = 1) -> None:
+    def acknowledged(self, numbers: Numbers, qos: int = 1) -> None:
         """PUBACK, PUBCOMP, or PUBREC with an error: the messages are done with."""
         replay, inflight, at = self.replay, self.inflight, 0
         while at < len(numbers):
