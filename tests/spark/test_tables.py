@@ -220,3 +220,10 @@ def test_a_plain_file_beside_the_tables_is_none(tmp_path: Path) -> None:
     assert [one.name for one in tables.tables(tmp_path)] == ["t"]
     with pytest.raises(UsageError, match=r"there is no table notes.txt in .*; there are: t"):
         last_rows(tmp_path, "notes.txt", 1)
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a\0b", "a" * 5_000])
+def test_there_is_no_table_with_a_name_that_no_file_can_have(tmp_path: Path, name: str) -> None:
+    TableWriter(tmp_path / "tables" / "t").write(rows(a=[1]), "q", 0)
+    with pytest.raises(UsageError, match=r"there is no table a.* in .*; there are: t"):
+        last_rows(tmp_path, name, 1)

@@ -319,7 +319,7 @@ def test_tables_are_listed_and_their_last_rows_shown(tmp_path: Path) -> None:
         assert found[1] == {"topic": "b", "offset": 2, "value": None, "text": "<b>"}
         assert len(found[0]["text"]) == 1_000
         assert [row["offset"] for row in get(broker, "/v1/tables/numbers?limit=1&topic=a").json["rows"]] == [3]
-        for name in ("none", "..", "..%2Flog", ".hidden"):
+        for name in ("none", "..", "..%2Flog", ".hidden", "a" * 300):
             said = get(broker, f"/v1/tables/{name}")
             assert (said.status, said.body and said.code) in ((404, "no_table"), (404, "not_found")), name
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from os.path import isdir
 from pathlib import Path
 from typing import Any
 
@@ -260,8 +261,10 @@ def tables(data: Path) -> Iterator[TableInfo]:
 
 
 def _kept(path: Path) -> DeltaTable | None:
-    """None for a plain file, too, of which delta-rs says that its path does not exist."""
-    return _opened(path) if path.is_dir() else None
+    """None for a plain file, too, of which delta-rs says that its path does not exist.
+
+    Of a name that is too long for a file `Path.is_dir` raises."""
+    return _opened(path) if isdir(path) else None  # noqa: PTH112
 
 
 def _info(name: str, table: DeltaTable) -> TableInfo:
