@@ -48,7 +48,8 @@ def test_bad_files_are_told_with_their_line_and_the_others_run(
         exits_py="TABLE = 's12'\n\ndef transform(messages):\n    raise SystemExit(3)\n",
         case_sql="-- table: s17\nSELECT offset AS a, topic AS A FROM messages\n",
         field_sql="-- table: s18\nSELECT array(named_struct('x', offset, 'X', 1)) AS s FROM messages\n",
-        tick_sql="-- table: s19\nSELECT offset AS `a``b` FROM messages\n",
+        tick_sql="-- table: s19\n-- key: offset\nSELECT offset, topic AS `a``b` FROM messages\n",
+        fine_sql="-- table: s20\nSELECT offset AS `a``b` FROM messages\n",
         interrupts_py="TABLE = 's15'\n\ndef transform(messages):\n    raise KeyboardInterrupt\n",
         own_py=(
             "TABLE = 's16'\n\nclass Enough(BaseException):\n    pass\n\n"
@@ -60,6 +61,7 @@ def test_bad_files_are_told_with_their_line_and_the_others_run(
     )
     running = run_once(spark, store.path, pipelines)
     assert [(row["offset"], row["value"]) for row in rows_of(store.path, "numbers")] == [(0, 1.0), (2, 3.5)]
+    assert [row["a`b"] for row in rows_of(store.path, "s20")] == [0, 1, 2]
     errors = {one.name: one.error for one in running.runner.statuses if one.error}
     found = {name: (error["line"], error["reason"]) for name, error in errors.items()}
     wanted = {
@@ -77,7 +79,10 @@ def test_bad_files_are_told_with_their_line_and_the_others_run(
         "exits": (4, "SystemExit: 3"),
         "case": (1, "a and A differ only in case, which a table does not tell apart; rename one"),
         "field": (1, "x and X differ only in case"),
-        "tick": (1, "the column a`b has a backtick in its name; rename it with AS"),
+        "tick": (
+            1,
+            "the column a`b has a backtick in its name, which a table with a key cannot have; rename it with AS",
+        ),
         "interrupts": (4, "KeyboardInterrupt"),
         "own": (7, "Enough: of this"),
         "set": (2, "give a text"),

@@ -51,6 +51,23 @@ def test_an_upsert_replaces_rows_with_the_same_key(tmp_path: Path) -> None:
     assert len(content(tmp_path / "t")) == 4
 
 
+@pytest.mark.parametrize("name", ['a"b', '"', "a'b", "a.b", "a\\b", " "])
+@pytest.mark.parametrize("keys", [[1, 2], ["x", "y"]])
+def test_a_key_may_have_quotes_in_its_name(tmp_path: Path, name: str, keys: list[object]) -> None:
+    writer = TableWriter(tmp_path / "t", key=(name,))
+    writer.write(rows(**{name: keys, "v": [0, 0]}), "q", 0)
+    writer.write(rows(**{name: keys[1:], "v": [1]}), "q", 1)
+    assert {row[name]: row["v"] for row in content(tmp_path / "t")} == {keys[0]: 0, keys[1]: 1}
+
+
+def test_a_table_without_a_key_may_have_backticks_in_its_names(tmp_path: Path) -> None:
+    writer = TableWriter(tmp_path / "tables" / "t")
+    for batch in range(tables.PACK_AFTER):
+        writer.write(rows(offset=[batch], **{"a`b": [batch]}, **({"`": [1]} if batch else {})), "q", batch)
+    assert writer.tidy()
+    assert last_rows(tmp_path, "t", 1) == [{"offset": batch, "a`b": batch, "`": 1}]
+
+
 def test_complete_mode_replaces_all(tmp_path: Path) -> None:
     writer = TableWriter(tmp_path / "t", complete=True)
     writer.write(rows(k=["a", "b"]), "q", 0)

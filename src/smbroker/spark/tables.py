@@ -161,13 +161,14 @@ def _with_all(rows: pa.Table, there: pa.Schema) -> pa.Table:
 
 def _predicate(rows: pa.Table, key: Sequence[str]) -> str:
     """Equal keys, null to null; and between which values they lie, so that other files are not read."""
-    terms = [f'(target."{name}" IS NOT DISTINCT FROM source."{name}")' for name in key]
-    for name in key:
+    quoted = {name: '"' + name.replace('"', '""') + '"' for name in key}
+    terms = [f"(target.{said} IS NOT DISTINCT FROM source.{said})" for said in quoted.values()]
+    for name, said in quoted.items():
         column = rows.column(name)
         if column.null_count or not any(ordered(column.type) for ordered in _ORDERED):
             continue
         ends = pc.min_max(column)
-        terms += [f'(target."{name}" {sign} {_literal(ends[end])})' for sign, end in ((">=", "min"), ("<=", "max"))]
+        terms += [f"(target.{said} {sign} {_literal(ends[end])})" for sign, end in ((">=", "min"), ("<=", "max"))]
     return " AND ".join(terms)
 
 

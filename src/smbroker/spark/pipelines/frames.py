@@ -102,8 +102,9 @@ def _check(pipeline: Pipeline, made: DataFrame) -> None:
 
 def _check_names(pipeline: Pipeline, made: DataFrame) -> None:
     """Of a table's columns and their fields: Delta does not tell case apart, and its merges fail with backticks."""
-    if ticked := next((name for name in made.columns if "`" in name), None):
-        raise Problem(pipeline.file, 1, f"the column {ticked} has a backtick in its name; rename it with AS")
+    if pipeline.key and (ticked := next((name for name in made.columns if "`" in name), None)):
+        reason = f"the column {ticked} has a backtick in its name, which a table with a key cannot have"
+        raise Problem(pipeline.file, 1, f"{reason}; rename it with AS")
     for struct in _structs(made.schema):
         seen: dict[str, str] = {}
         for name in struct.names:
@@ -145,6 +146,11 @@ def _plan(made: DataFrame) -> str:
     return str(made._jdf.queryExecution().analyzed().treeString())
 
 
+def _column(name: str) -> Column:
+    """Whatever its name."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
 # --- for tables ---
 
 
@@ -154,7 +160,7 @@ def storable(made: DataFrame) -> DataFrame:
 
 def _storable(made: DataFrame) -> list[Column]:
     """Variants as JSON text: few readers of Delta know them."""
-    columns = [(field, F.col(f"`{field.name}`")) for field in made.schema.fields]
+    columns = [(field, _column(field.name)) for field in made.schema.fields]
     return [
         F.to_json(column).alias(field.name) if isinstance(field.dataType, VariantType) else column
         for field, column in columns
@@ -196,7 +202,7 @@ def _published(made: DataFrame, template: Template) -> dict[str, Column]:
 
 def _topic(template: Template) -> Column:
     """Null if it is not a valid one."""
-    parts = [F.col(f"`{text}`").cast("string") if is_column else F.lit(text) for text, is_column in template.parts]
+    parts = [_column(text).cast("string") if is_column else F.lit(text) for text, is_column in template.parts]
     topic = F.concat(*parts)
     size = F.octet_length(topic)
     whole = (size > 0) & (size <= MAX_TOPIC) & ~F.contains(topic, F.lit("\0"))
@@ -213,7 +219,7 @@ def _json(made: DataFrame, template: Template) -> Column:
 
 
 def _sayable(name: str, kind: DataType) -> Column:
-    column = F.col(f"`{name}`")
+    column = _column(name)
     if kind.typeName() in ("double", "float"):  # JSON has no NaN and no infinity
         return F.when(F.abs(column) < float("inf"), column).alias(name)
     return column
