@@ -4,15 +4,15 @@ They are in the state, which is written a moment later than the log. What a cras
 again in the log, from the offset up to which the state is complete (`mqtt`): rows that are retained, and
 notes that tell identifiers of QoS 2,
 
-    + N CLIENT   N has come from the client        - N CLIENT   and was released
-    > O CLIENT   the client has received the message at offset O: it must not be sent again
-    ! 0 CLIENT   its session has ended: what has come is not of the next one
+    + N …   N has come from the client        - N …   and was released
+    > O …   the client has received the message at offset O: it must not be sent again
 
-Applying one twice changes nothing.
+where … is LIFE BACKS CLIENT: which of the client's sessions it is, and how often that had gone back to history.
+What is of an earlier one does not count, nor does > from before the session last went back: it may have to send
+that message once more. Applying one twice changes nothing.
 """
 
 import json
-import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -26,7 +26,7 @@ from smbroker.log.state import SavedSession, SessionKey, State, packed, unpacked
 from smbroker.model.errors import LogError
 from smbroker.model.filter import Filter
 from smbroker.model.grant import EVERYTHING
-from smbroker.model.message import Columns, Dialect, Extra, Origin
+from smbroker.model.message import Dialect, Extra, Origin
 from smbroker.model.topic import Topic
 from smbroker.server.commits import Commits
 from smbroker.server.mqtt.retained import Retained
@@ -60,10 +60,6 @@ class MqttKeeping:
     def dropped(self, session: MqttSession) -> None:
         self._saved.pop(session, None)
         self._state.drop_session(_key(session))
-        if session.inbound:
-            self._mqtt.turn.settle()
-            ended = FACT, b"!0 " + session.name.encode()
-            self._commits.submit(Columns(time.time_ns() // 1000), (), notes=[ended])
 
     def moved(self, session: MqttSession, subscriptions: Iterable[Subscription]) -> None:
         """They begin elsewhere now."""
@@ -111,6 +107,7 @@ class MqttKeeping:
 
     def _save(self, session: MqttSession) -> None:
         about: dict[str, Any] = {"expiry": session.expiry, "inbound": sorted(session.inbound - session.unsure)}
+        about |= {"life": session.life, "backs": session.backs}
         if session.releasing:
             about["releasing"] = sorted(session.releasing)
         if session.user is not None:
@@ -197,6 +194,7 @@ class MqttKeeping:
             self._state.drop_session(one.key)
             return
         session = service.sessions[one.key[1]] = MqttSession(service, one.key[1])
+        session.life, session.backs = about.get("life", "0"), about.get("backs", 0)
         session.user = about.get("user")
         session.grant = EVERYTHING  # what waits is looked at when its client comes: only then is known who that is
         session.expiry = about.get("expiry", NEVER)
@@ -258,17 +256,15 @@ class MqttKeeping:
         name, value = note
         if name != FACT:
             return None
-        number, _, client = value[1:].partition(b" ")
+        number, life, backs, client = (*value[1:].split(b" ", 3), b"", b"", b"")[:4]
         session = self._mqtt.sessions.get(client.decode())
-        if session is None:
+        if session is None or life != session.life.encode():
             return None
         if value[:1] == b"+":
             session.inbound.add(int(number))
         elif value[:1] == b"-":
             session.inbound.discard(int(number))
-        elif value[:1] == b"!":
-            session.inbound.clear()
-        elif session.replay:
+        elif session.replay and int(backs) >= session.backs:
             session.replay.received(int(number))
         return session
 
@@ -277,7 +273,8 @@ def note_of(session: MqttSession, sign: bytes, number: int) -> Note | None:
     """What must survive with the messages, of a session that lasts."""
     if not session.lasting or not session.mqtt.turn.commits:
         return None
-    return FACT, sign + b"%d " % number + session.name.encode()
+    about = f"{number} {session.life} {session.backs} {session.name}"
+    return FACT, sign + about.encode()
 
 
 def _ignore(_handle: object) -> None:

@@ -111,6 +111,7 @@ class Replay:
         self.cursor = min(self._lowest(), one.start)
         self.high = min(self.high, one.start)
         self.fresh = min(self.fresh, one.start)
+        self.session.backs += 1
         if self.session.lasting and self.session.mqtt.keeping:
             self.session.mqtt.keeping.moved(self.session, moved)
         self.wake()

@@ -13,6 +13,7 @@ A session that ends with its connection counts from 1.
 
 from collections import deque
 from collections.abc import Iterable
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from smbroker.core.sessions import Session
@@ -43,14 +44,16 @@ QUEUE_BYTES = 1 << 20
 
 class MqttSession(Session):
     __slots__ = (
-        "_last_id", "_queued", "alias_maximum", "aliases", "changed", "connection", "expires_at", "expiry", "first",
-        "inbound", "inflight", "known", "max_packet", "mqtt", "queue", "releasing", "replay", "resending", "retaining",
-        "sharing", "unsure", "user", "version", "will", "will_due", "window",
+        "_last_id", "_queued", "alias_maximum", "aliases", "backs", "changed", "connection", "expires_at", "expiry",
+        "first", "inbound", "inflight", "known", "life", "max_packet", "mqtt", "queue", "releasing", "replay",
+        "resending", "retaining", "sharing", "unsure", "user", "version", "will", "will_due", "window",
     )  # fmt: skip
 
     def __init__(self, service: "Mqtt", client: str) -> None:
         super().__init__(Dialect.MQTT, client)
         self.mqtt = service
+        self.life = token_hex(4)  # this session, among those that its client has one after the other
+        self.backs = 0  # how often it has gone back to history
         self.known = Subscriptions()
         self.connection: MqttConnection | None = None
         self.user: str | None = None  # whose session it is

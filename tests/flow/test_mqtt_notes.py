@@ -1,0 +1,86 @@
+"""Notes of QoS 2 in the log: what is of an earlier session of the client, or from before it went back to history, does
+not count after a restart; what the state has not heard of yet does.
+"""
+
+from pathlib import Path
+
+from flow.ends import ENDS, KEEP, end, kill
+from flow.house import Broker
+from flow.lasting import Home
+from flow.mqtt import Mqtt
+from smbroker.dialects.mqtt import fields as f
+from smbroker.dialects.mqtt.packets import Ack, Publish, Results, Subscribe, Topics
+
+ONE_BY_ONE: f.Properties = {**KEEP, f.RECEIVE_MAXIMUM: 1}
+PAYLOADS = [b"1", b"2", b"3"]
+
+
+def received_all(home: Home, broker: Broker) -> Mqtt:
+    """A client that has completed the messages at the offsets 0 to 2; the notes of it are after the last."""
+    publisher = Mqtt(broker)
+    client = Mqtt(broker, "c", version=5, clean=False, properties=ONE_BY_ONE)
+    client.subscribe("t", qos=2)
+    for payload in PAYLOADS:
+        publisher.publish("t", payload, qos=2)
+        assert client.get().payload == payload
+    home.wait_saved("SELECT 1 FROM sessions WHERE cursor = 3", 1)
+    home.wait_saved("SELECT 1 FROM facts WHERE name = 'mqtt' AND value = 3", 1)
+    return client
+
+
+def go_back(home: Home, client: Mqtt) -> int:
+    """Subscribes to all of the history; the identifier of the first message, which is not acknowledged."""
+    client.send(Subscribe(9, [Topics(b"t", 2)], {f.USER: [("smb-replay", "all")]}))
+    answers = [client.next(), client.next()]
+    assert any(isinstance(answer, Results) for answer in answers)
+    (message,) = (answer for answer in answers if isinstance(answer, Publish))
+    assert message.payload == b"1"
+    home.wait_saved("SELECT 1 FROM sessions WHERE cursor = 0", 1)
+    return message.packet_id
+
+
+def payloads(client: Mqtt, count: int) -> list[bytes]:
+    return [client.get().payload for _ in range(count)]
+
+
+@ENDS
+def test_what_was_received_before_going_back_to_history_comes_again(tmp_path: Path, how: str) -> None:
+    home = Home(tmp_path, kinds=("mqtt",))
+    with home.broker() as broker:
+        client = received_all(home, broker)
+        go_back(home, client)
+        client.drop()
+        end(broker, how)
+    with home.broker() as broker:
+        client = Mqtt(broker, "c", version=5, clean=False, properties=ONE_BY_ONE)
+        assert client.connack.present
+        assert payloads(client, 3) == PAYLOADS
+
+
+def test_what_an_earlier_session_had_received_comes_to_the_next_one(tmp_path: Path) -> None:
+    home = Home(tmp_path, kinds=("mqtt",))
+    with home.broker() as broker:
+        received_all(home, broker).disconnect()
+        client = Mqtt(broker, "c", version=5, clean=True, properties=ONE_BY_ONE)
+        go_back(home, client)
+        kill(broker)
+    with home.broker() as broker:
+        client = Mqtt(broker, "c", version=5, clean=False, properties=ONE_BY_ONE)
+        assert client.connack.present
+        assert payloads(client, 3) == PAYLOADS
+
+
+def test_what_was_received_of_the_history_does_not_come_again(tmp_path: Path) -> None:
+    home = Home(tmp_path, kinds=("mqtt",))
+    with home.broker() as broker:
+        client = received_all(home, broker)
+        number = go_back(home, client)
+        client.send(Ack(f.PUBREC, number))
+        assert client.expect(Ack) == Ack(f.PUBREL, number)
+        kill(broker)
+    with home.broker() as broker:
+        client = Mqtt(broker, "c", version=5, clean=False, properties=ONE_BY_ONE)
+        assert client.connack.present
+        assert client.expect(Ack) == Ack(f.PUBREL, number)
+        client.send(Ack(f.PUBCOMP, number))
+        assert payloads(client, 2) == PAYLOADS[1:]
