@@ -4,7 +4,9 @@ not count after a restart; what the state has not heard of yet does.
 
 from pathlib import Path
 
-from flow.ends import ENDS, KEEP, end, kill
+import pytest
+
+from flow.ends import ENDS, KEEP, end, kill, lasting
 from flow.house import Broker
 from flow.lasting import Home
 from flow.mqtt import Mqtt
@@ -84,3 +86,26 @@ def test_what_was_received_of_the_history_does_not_come_again(tmp_path: Path) ->
         assert client.expect(Ack) == Ack(f.PUBREL, number)
         client.send(Ack(f.PUBCOMP, number))
         assert payloads(client, 2) == PAYLOADS[1:]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["while it is there", "after the next one has come"])
+def test_what_a_session_has_released_is_released_though_it_lasts_no_more(tmp_path: Path, again: bool) -> None:
+    home = Home(tmp_path, kinds=("mqtt",))
+    with home.broker() as broker:
+        client = lasting(broker, "c")
+        client.send(Publish(b"t", b"1", 2, packet_id=5))
+        assert client.expect(Ack) == Ack(f.PUBREC, 5)
+        client.drop()
+        client = Mqtt(broker, "c", version=5, clean=False, properties={f.SESSION_EXPIRY: 0})
+        assert client.connack.present
+        client.send(Ack(f.PUBREL, 5))
+        assert client.expect(Ack) == Ack(f.PUBCOMP, 5)
+        if again:
+            client.disconnect()
+            lasting(broker, "c")
+        kill(broker)
+    with home.broker() as broker:
+        client = lasting(broker, "c")
+        client.send(Publish(b"t", b"2", 2, packet_id=5))
+        assert client.expect(Ack) == Ack(f.PUBREC, 5)
+    assert home.rows("payload") == [(b"1",), (b"2",)]

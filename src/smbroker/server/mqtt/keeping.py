@@ -116,7 +116,7 @@ class MqttKeeping:
             packet = Connect(5, will=session.will).encode()
             about["will"] = session.will_due, b64encode(packet).decode()
         cursor = None
-        session.changed = False
+        session.changed, session.noted = False, True
         if session.replay:
             cursor, high, pending = session.replay.saved()
             about |= {"high": high, "pending": pending, "done": sorted(session.replay.done)}
@@ -194,7 +194,7 @@ class MqttKeeping:
             self._state.drop_session(one.key)
             return
         session = service.sessions[one.key[1]] = MqttSession(service, one.key[1])
-        session.life, session.backs = about.get("life", "0"), about.get("backs", 0)
+        session.life, session.backs, session.noted = about.get("life", "0"), about.get("backs", 0), True
         session.user = about.get("user")
         session.grant = EVERYTHING  # what waits is looked at when its client comes: only then is known who that is
         session.expiry = about.get("expiry", NEVER)
@@ -270,8 +270,9 @@ class MqttKeeping:
 
 
 def note_of(session: MqttSession, sign: bytes, number: int) -> Note | None:
-    """What must survive with the messages, of a session that lasts."""
-    if not session.lasting or not session.mqtt.turn.commits:
+    """What must survive with the messages, of a session that is in the state, or was: that it is not any more may not
+    be on disk yet."""
+    if not session.noted or not session.mqtt.turn.commits:
         return None
     about = f"{number} {session.life} {session.backs} {session.name}"
     return FACT, sign + about.encode()

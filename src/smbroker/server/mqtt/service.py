@@ -103,8 +103,10 @@ class Mqtt:
         delayed = packet.will and packet.will.properties.get(f.WILL_DELAY)
         session.will, session.will_due = packet.will if delayed else None, 0.0
         self.here.add(session)
-        if session.lasting and self.keeping:
+        if self.keeping and session.lasting:
             self.keeping.session(session)
+        elif self.keeping and session.noted:
+            self.keeping.dropped(session)  # it ends with its connection, and with the broker's crash
         return session, present, lasted and not present
 
     def _owned(self, session: MqttSession | None, user: str | None) -> MqttSession | None:

@@ -45,7 +45,7 @@ QUEUE_BYTES = 1 << 20
 class MqttSession(Session):
     __slots__ = (
         "_last_id", "_queued", "alias_maximum", "aliases", "backs", "changed", "connection", "expires_at", "expiry",
-        "first", "inbound", "inflight", "known", "life", "max_packet", "mqtt", "queue", "releasing", "replay",
+        "first", "inbound", "inflight", "known", "life", "max_packet", "mqtt", "noted", "queue", "releasing", "replay",
         "resending", "retaining", "sharing", "unsure", "user", "version", "will", "will_due", "window",
     )  # fmt: skip
 
@@ -54,6 +54,7 @@ class MqttSession(Session):
         self.mqtt = service
         self.life = token_hex(4)  # this session, among those that its client has one after the other
         self.backs = 0  # how often it has gone back to history
+        self.noted = False  # what is acknowledged is a note in the log: the session is in the state, or was
         self.known = Subscriptions()
         self.connection: MqttConnection | None = None
         self.user: str | None = None  # whose session it is
