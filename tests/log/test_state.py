@@ -102,6 +102,23 @@ def test_while_the_database_refuses_changes_wait_and_are_written_later(tmp_path:
     assert reopened(path)[KEY].cursor == 3
 
 
+def test_a_database_that_was_removed_or_replaced_is_noticed(tmp_path: Path) -> None:
+    path, aside = tmp_path / "state.db", tmp_path / "aside.db"
+    troubles: list[str] = []
+    state = State(path, troubles.append)
+    state.save_session(KEY, 1)
+    assert state.flush(5)
+    path.rename(aside)
+    state.save_session(KEY, 2)
+    assert not state.flush(0.5)
+    assert "no such table" in troubles[0]
+    aside.replace(path)
+    assert state.flush(10)
+    assert troubles[-1] == ""
+    state.close()
+    assert reopened(path)[KEY].cursor == 2
+
+
 def test_what_no_database_takes_is_left_out_and_told_and_the_rest_is_saved(tmp_path: Path) -> None:
     troubles: list[str] = []
     state = State(tmp_path / "state.db", troubles.append)

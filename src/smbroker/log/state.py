@@ -66,7 +66,8 @@ class State:
         self._changed = threading.Condition()
         self._writing = False
         self._closing = False
-        self._database: sqlite3.Connection | None = None  # the writing thread's
+        self._database: sqlite3.Connection | None = None  # the writing thread's …
+        self._file: tuple[int, int] | None = None  # … and the file it has open
         self._prepare()
         self._thread = threading.Thread(target=self._run, name="smb-state", daemon=True)
         self._thread.start()
@@ -236,9 +237,7 @@ class State:
         thing: tuple[Any, ...] = ()
         while batch:
             try:
-                if self._database is None:
-                    self._database = _connection(self._path)
-                with self._database as database:
+                with self._connected() as database:
                     for thing, statements in batch.items():  # noqa: B007
                         for sql, values in statements:
                             database.execute(sql, values)
@@ -252,6 +251,16 @@ class State:
                 self._on_trouble(f"{self._path}: left out, a {thing[0]}: {error}")
                 self._on_trouble("")
         return ""
+
+    def _connected(self) -> sqlite3.Connection:
+        """To the file that has the name: what goes into one that was removed or replaced is lost."""
+        named = _file(self._path)
+        if named != self._file:
+            self._disconnect()
+        if self._database is None:
+            self._file = named
+            self._database = _connection(self._path)
+        return self._database
 
     def _disconnect(self) -> None:
         database, self._database = self._database, None
@@ -290,6 +299,15 @@ def _connection(path: Path) -> sqlite3.Connection:
         database.close()
         raise
     return database
+
+
+def _file(path: Path) -> tuple[int, int] | None:
+    """Which one has that name; None: none has."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def packed(pattern: Filter) -> bytes:
