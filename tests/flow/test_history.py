@@ -333,6 +333,36 @@ def test_damage_that_ends_the_reading_process_is_given_up(tmp_path: Path, monkey
         assert helper(broker) == process, "and it runs on"
 
 
+DEADLY_ONCE = """
+import os, sys
+if "smbroker.log.history" in sys.orig_argv:
+    from smbroker.log.census import Census
+    advance = Census.advance
+    def deadly(*arguments):
+        if os.path.exists(os.environ["DEADLY"]):
+            os.unlink(os.environ["DEADLY"])
+            os.abort()
+        advance(*arguments)
+    Census.advance = deadly
+"""
+
+
+def test_a_count_of_the_topics_that_went_on_after_a_death_is_not_given_up_at_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path, kinds=("udp", "padded", "web"))
+    (tmp_path / "sitecustomize.py").write_text(DEADLY_ONCE)
+    deadly = tmp_path / "deadly"
+    monkeypatch.setenv("DEADLY", str(deadly))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with home.broker() as broker:
+        send_all(broker, b"t", numbered(range(10)))
+        for _ in range(3):
+            deadly.touch()
+            assert get(broker, "/v1/topics").status == 200
+            assert not deadly.exists()
+
+
 def test_the_reading_process_ends_with_the_broker(tmp_path: Path) -> None:
     home = Home(tmp_path)
     for end in ("stop", "kill"):

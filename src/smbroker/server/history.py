@@ -15,7 +15,7 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import Any, TypeAlias
 
-from smbroker.log.questions import LENGTH, Answer, Count, Failed, GivenUp, Moment, Question, Roll, packet
+from smbroker.log.questions import LENGTH, Answer, Count, Failed, GivenUp, Moment, Place, Question, Roll, packet
 from smbroker.server.console import Console
 
 Answered: TypeAlias = Callable[[Any], None]  # takes the answers to that question
@@ -106,7 +106,9 @@ class History:
                 return
             self._sent.popleft()
             self._deaths.pop(answer.reading, None)
-            _, answered = self._asked.pop(answer.reading, (None, None))
+            question, answered = self._asked.pop(answer.reading, (None, None))
+            if isinstance(question, Count) and isinstance(answer, Place) and answer.offset >= question.end:
+                self._deaths.pop(CENSUS, None)  # it has come past the place where it died
             if answered:
                 answered(answer)
 
