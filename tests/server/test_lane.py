@@ -1,6 +1,7 @@
 """When a message may leave by a lane: by hand, with the broker's own turn and a client that notes what it is sent."""
 
 import gc
+import time
 import weakref
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ from server.passing import pass_time
 from server.turns import FRAME, HEAD, TOPIC, House, Noting
 from smbroker.model.filter import exact
 from smbroker.model.message import Dialect, Kind
-from smbroker.server.lane import ACCOUNT, LONE_READS, MOST_LONE_READS, SMALL_READ
+from smbroker.server.lane import ACCOUNT, INSISTENCE, LONE_READS, LONG_AWAY, MOST_LONE_READS, SMALL_READ
 from smbroker.server.mqtt.session import FRAMINGS
 from smbroker.server.turn import MAX_TURN, ROW_BYTES, Turn
 
@@ -150,6 +151,41 @@ def test_not_while_the_log_is_behind(house: House, monkeypatch: pytest.MonkeyPat
     assert not lane.take(FRAME)
     house.read()
     assert not lane.take(FRAME)
+
+
+def test_it_gives_way_once_the_message_has_left(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    got, seen = house.subscriber(), []
+    house.read()
+    lane = house.lane()
+    assert lane
+    monkeypatch.setattr("smbroker.server.lane.sched_yield", lambda: seen.append(list(got.sent)))
+    monkeypatch.setattr("smbroker.server.lane.LONG_AWAY", 10.0)
+    assert lane.take(FRAME)
+    assert lane.take(FRAME)
+    assert seen == [[FRAME], [FRAME, FRAME]]
+    assert lane.take(FRAME + FRAME)
+    assert len(seen) == 2, "who reads several is awake"
+
+
+def test_it_does_not_give_way_for_a_while_to_one_who_keeps_the_core(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got, away = house.subscriber(), []
+
+    def another_computes() -> None:
+        away.append(len(got.sent))
+        time.sleep(2 * LONG_AWAY)
+
+    house.read()
+    lane = house.lane()
+    assert lane
+    monkeypatch.setattr("smbroker.server.lane.sched_yield", another_computes)
+    for _ in range(3):
+        assert lane.take(FRAME)
+    assert away == [1]
+    pass_time(house.loop, INSISTENCE + 0.05)
+    assert lane.take(FRAME)
+    assert away == [1, 4]
 
 
 def test_what_was_read_before_it_leaves_before_it(house: House) -> None:

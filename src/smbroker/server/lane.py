@@ -2,15 +2,16 @@
 
 Most of what small devices send is like that, and then a turn costs several times what the message itself does. So,
 while reads come alone (`Turn.lone`), it leaves by a lane: the frame as it came, at once, to subscribers who take it so.
-The log gathers it with others (`Commits.keep`), and it is counted with others too, by the next turn, a little later
-or when someone wants to know (`Lanes.account`). After a moment in which nothing could be read a few come together:
-they stay on the lane. A lane is made for who is subscribed and what is allowed at the time, and closed when that
-changes.
+Whom it has woken may have to run on the broker's own core, so the broker lets them go first (`Lanes.give_way`). The log
+gathers it with others (`Commits.keep`), and it is counted with others too, by the next turn, a little later or when
+someone wants to know (`Lanes.account`). After a moment in which nothing could be read a few come together: they stay on
+the lane. A lane is made for who is subscribed and what is allowed at the time, and closed when that changes.
 """
 
 import asyncio
 from collections.abc import Hashable
-from os import write
+from os import sched_yield, write
+from time import perf_counter
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakSet
 
@@ -29,6 +30,8 @@ LONE_READS = 100  # that have a turn each, or none, before one waits for others 
 MOST_LONE_READS = 1_600  # … or that many: each time that it has found none, twice as many
 ACCOUNT = 0.25  # seconds until what has left is counted at the latest, and its client known to be alive
 SMALL_READ = 4_096  # bytes: with more there is work enough for a turn of several reads
+LONG_AWAY = 0.0005  # seconds: who comes back only then has given way to one who does not sleep soon …
+INSISTENCE = 1.0  # … and for so many does not give way any more
 
 
 class Lane:
@@ -72,6 +75,7 @@ class Lane:
             if sent < length:
                 transport.write(data[sent:])
             self.sent += length
+        self._lanes.give_way(length // size)
         if not self.messages:
             self._lanes.begin(self)
         self.messages += length // size
@@ -98,13 +102,14 @@ class Lane:
 class Lanes:
     """Those of a turn, and what has left by them and is not accounted for yet."""
 
-    __slots__ = ("_due", "_open", "_turn", "_used")
+    __slots__ = ("_due", "_gives_way", "_open", "_turn", "_used")
 
     def __init__(self, turn: "Turn") -> None:
         self._turn = turn
         self._open: WeakSet[Lane] = WeakSet()
         self._used: list[Lane] = []  # by which messages have left that are not accounted for yet
         self._due = False  # they will be, after a while
+        self._gives_way = True
 
     def new(self, client: Client, topic: Topic, framing: Hashable, beginning: bytes, size: int) -> Lane | None:
         """For messages of the client that are framed so, while nobody but their subscribers waits for them."""
@@ -124,6 +129,20 @@ class Lanes:
         if not self._due:
             self._due = True
             self._turn.loop.call_later(ACCOUNT, self._account_due)
+
+    def give_way(self, messages: int) -> None:
+        """To a subscriber who was just woken and waits for this core, not to what computes without end. Where several
+        messages come together, who reads them is awake."""
+        if messages > 1 or not self._gives_way:
+            return
+        before = perf_counter()
+        sched_yield()
+        if perf_counter() - before > LONG_AWAY:
+            self._gives_way = False
+            self._turn.loop.call_later(INSISTENCE, self._may_give_way)
+
+    def _may_give_way(self) -> None:
+        self._gives_way = True
 
     def _account_due(self) -> None:
         self._due = False
