@@ -2,6 +2,8 @@
 not count after a restart; what the state has not heard of yet does.
 """
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from flow.house import Broker
 from flow.lasting import Home
 from flow.mqtt import Mqtt
 from smbroker.dialects.mqtt import fields as f
-from smbroker.dialects.mqtt.packets import Ack, Publish, Results, Subscribe, Topics
+from smbroker.dialects.mqtt.packets import Ack, Disconnect, Publish, Results, Subscribe, Topics
 
 ONE_BY_ONE: f.Properties = {**KEEP, f.RECEIVE_MAXIMUM: 1}
 PAYLOADS = [b"1", b"2", b"3"]
@@ -109,3 +111,36 @@ def test_what_a_session_has_released_is_released_though_it_lasts_no_more(tmp_pat
         client.send(Publish(b"t", b"2", 2, packet_id=5))
         assert client.expect(Ack) == Ack(f.PUBREC, 5)
     assert home.rows("payload") == [(b"1",), (b"2",)]
+
+
+@pytest.mark.parametrize("lasting_too", [False, True])
+def test_what_an_ended_session_had_is_not_of_the_next_one_though_the_state_is_late(
+    tmp_path: Path, lasting_too: bool
+) -> None:
+    """It cannot be written: that the session has ended is in the log alone."""
+    home = Home(tmp_path, kinds=("mqtt",))
+    with home.broker() as broker:
+        client = lasting(broker, "c")
+        client.send(Publish(b"t", b"1", 2, packet_id=5))
+        assert client.expect(Ack) == Ack(f.PUBREC, 5)
+        home.wait_saved("SELECT 1 FROM sessions WHERE properties LIKE '%\"inbound\": [5]%'", 1)
+        with closing(sqlite3.connect(home.data / "state.db", isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            client.send(Disconnect(0, {f.SESSION_EXPIRY: 0}))
+            client.drop()
+            client = Mqtt(broker, "c", version=5, clean=True, properties=KEEP if lasting_too else {})
+            client.send(Publish(b"t", b"2", 2, packet_id=5))
+            assert client.expect(Ack) == Ack(f.PUBREC, 5)
+            client.send(Ack(f.PUBREL, 5))
+            assert client.expect(Ack) == Ack(f.PUBCOMP, 5)
+            client.send(Publish(b"t", b"3", 2, packet_id=6))
+            assert client.expect(Ack) == Ack(f.PUBREC, 6)
+            kill(broker)
+    with home.broker() as broker:
+        client = lasting(broker, "c")
+        client.send(Publish(b"t", b"4", 2, packet_id=5))
+        assert client.expect(Ack) == Ack(f.PUBREC, 5)
+        if lasting_too:
+            client.send(Publish(b"t", b"3", 2, packet_id=6, dup=True))
+            assert client.expect(Ack) == Ack(f.PUBREC, 6)
+    assert home.rows("payload") == [(b"1",), (b"2",), (b"3",), (b"4",)]

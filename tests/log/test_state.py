@@ -102,21 +102,27 @@ def test_while_the_database_refuses_changes_wait_and_are_written_later(tmp_path:
     assert reopened(path)[KEY].cursor == 3
 
 
-def test_a_database_that_was_removed_or_replaced_is_noticed(tmp_path: Path) -> None:
-    path, aside = tmp_path / "state.db", tmp_path / "aside.db"
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_database_that_was_removed_or_replaced_is_told_and_nothing_saved_is_lost(
+    tmp_path: Path, replaced: bool
+) -> None:
+    path, aside, before = tmp_path / "state.db", tmp_path / "aside.db", tmp_path / "before.db"
     troubles: list[str] = []
+    State(before).close()
     state = State(path, troubles.append)
     state.save_session(KEY, 1)
     assert state.flush(5)
     path.rename(aside)
-    state.save_session(KEY, 2)
+    if replaced:
+        before.replace(path)
+    state.save_session(PEER, 2)
     assert not state.flush(0.5)
-    assert "no such table" in troubles[0]
+    assert troubles == [f"{path}: removed or replaced while the broker runs; put it back, or restart the broker"]
     aside.replace(path)
     assert state.flush(10)
     assert troubles[-1] == ""
     state.close()
-    assert reopened(path)[KEY].cursor == 2
+    assert {key: one.cursor for key, one in reopened(path).items()} == {KEY: 1, PEER: 2}
 
 
 def test_what_no_database_takes_is_left_out_and_told_and_the_rest_is_saved(tmp_path: Path) -> None:

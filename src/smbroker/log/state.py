@@ -66,9 +66,9 @@ class State:
         self._changed = threading.Condition()
         self._writing = False
         self._closing = False
-        self._database: sqlite3.Connection | None = None  # the writing thread's …
-        self._file: tuple[int, int] | None = None  # … and the file it has open
+        self._database: sqlite3.Connection | None = None  # the writing thread's
         self._prepare()
+        self._file = _file(path)
         self._thread = threading.Thread(target=self._run, name="smb-state", daemon=True)
         self._thread.start()
 
@@ -234,10 +234,16 @@ class State:
     def _write(self, batch: dict[tuple[Any, ...], list[tuple[str, tuple[Any, ...]]]]) -> str:
         """Empty, or why it could not be written. What no database takes (a number too large, say) is left out and
         told: it must not keep all else from being saved."""
+        if (
+            _file(self._path) != self._file
+        ):  # another one knows nothing of what was saved, nor fits the journal beside it
+            return f"{self._path}: removed or replaced while the broker runs; put it back, or restart the broker"
         thing: tuple[Any, ...] = ()
         while batch:
             try:
-                with self._connected() as database:
+                if self._database is None:
+                    self._database = _connection(self._path)
+                with self._database as database:
                     for thing, statements in batch.items():  # noqa: B007
                         for sql, values in statements:
                             database.execute(sql, values)
@@ -251,16 +257,6 @@ class State:
                 self._on_trouble(f"{self._path}: left out, a {thing[0]}: {error}")
                 self._on_trouble("")
         return ""
-
-    def _connected(self) -> sqlite3.Connection:
-        """To the file that has the name: what goes into one that was removed or replaced is lost."""
-        named = _file(self._path)
-        if named != self._file:
-            self._disconnect()
-        if self._database is None:
-            self._file = named
-            self._database = _connection(self._path)
-        return self._database
 
     def _disconnect(self) -> None:
         database, self._database = self._database, None

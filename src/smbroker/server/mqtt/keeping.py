@@ -6,6 +6,7 @@ notes that tell identifiers of QoS 2,
 
     + N …   N has come from the client        - N …   and was released
     > O …   the client has received the message at offset O: it must not be sent again
+    ! 0 …   the session has ended: what has come is not of the next one
 
 where … is LIFE BACKS CLIENT: which of the client's sessions it is, and how often that had gone back to history.
 What is of an earlier one does not count, nor does > from before the session last went back: it may have to send
@@ -13,6 +14,7 @@ that message once more. Applying one twice changes nothing.
 """
 
 import json
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -26,12 +28,12 @@ from smbroker.log.state import SavedSession, SessionKey, State, packed, unpacked
 from smbroker.model.errors import LogError
 from smbroker.model.filter import Filter
 from smbroker.model.grant import EVERYTHING
-from smbroker.model.message import Dialect, Extra, Origin
+from smbroker.model.message import Columns, Dialect, Extra, Origin
 from smbroker.model.topic import Topic
 from smbroker.server.commits import Commits
 from smbroker.server.mqtt.retained import Retained
 from smbroker.server.mqtt.service import Mqtt
-from smbroker.server.mqtt.session import NEVER, MqttSession
+from smbroker.server.mqtt.session import NEVER, MqttSession, new_life
 from smbroker.server.mqtt.shared import Share
 from smbroker.server.mqtt.subscriptions import Subscription
 
@@ -60,6 +62,9 @@ class MqttKeeping:
     def dropped(self, session: MqttSession) -> None:
         self._saved.pop(session, None)
         self._state.drop_session(_key(session))
+        if ended := note_of(session, b"!", 0):
+            self._mqtt.turn.settle()
+            self._commits.submit(Columns(time.time_ns() // 1000), (), notes=[ended])
 
     def moved(self, session: MqttSession, subscriptions: Iterable[Subscription]) -> None:
         """They begin elsewhere now."""
@@ -241,9 +246,12 @@ class MqttKeeping:
             except LogError as error:
                 self._mqtt.turn.console.warn("log_damaged", f"retained messages: {error.text}")
                 cursor = log.beyond(cursor)
-        touched = {self._note(note): None for _, notes in log.notes(start) for note in notes}
+        over: set[bytes] = set()
+        touched = {self._note(note, over): None for _, notes in log.notes(start) for note in notes}
         for session in touched:
             if session:  # saved before it is said that the state is complete up to here
+                if session.life.encode() in over:
+                    session.life = new_life()
                 self._save(session)
 
     def _retain(self, row: dict[str, Any]) -> None:
@@ -251,22 +259,35 @@ class MqttKeeping:
         origin = Origin.at(Dialect(row["dialect"]), row["source"], row["client"])
         self._mqtt.retained.put(row["topic"].encode(), Retained(row["payload"], Extra(row["qos"], True, pairs), origin))
 
-    def _note(self, note: Note) -> MqttSession | None:
-        """The session that it is about."""
+    def _note(self, note: Note, over: set[bytes]) -> MqttSession | None:
+        """The session that it is about; `over` are lives that have ended before it."""
         name, value = note
         if name != FACT:
             return None
         number, life, backs, client = (*value[1:].split(b" ", 3), b"", b"", b"")[:4]
         session = self._mqtt.sessions.get(client.decode())
-        if session is None or life != session.life.encode():
+        if session is None or life in over:
             return None
-        if value[:1] == b"+":
-            session.inbound.add(int(number))
-        elif value[:1] == b"-":
-            session.inbound.discard(int(number))
-        elif session.replay and int(backs) >= session.backs:
-            session.replay.received(int(number))
+        if session.life.encode() in over:  # the next one of that client, which the state has not heard of
+            session.life, session.backs = life.decode(), int(backs)
+        if value[:1] == b"!":
+            over.add(life)
+        if life != session.life.encode():
+            return None
+        _take(session, value[:1], int(number), int(backs))
         return session
+
+
+def _take(session: MqttSession, sign: bytes, number: int, backs: int) -> None:
+    """What a note of this very session says."""
+    if sign == b"+":
+        session.inbound.add(number)
+    elif sign == b"-":
+        session.inbound.discard(number)
+    elif sign == b"!":
+        session.inbound.clear()
+    elif session.replay and backs >= session.backs:
+        session.replay.received(number)
 
 
 def note_of(session: MqttSession, sign: bytes, number: int) -> Note | None:

@@ -42,6 +42,10 @@ QUEUE = 1_000  # messages, and bytes, that are taken from the log ahead of what 
 QUEUE_BYTES = 1 << 20
 
 
+def new_life() -> str:
+    return token_hex(4)
+
+
 class MqttSession(Session):
     __slots__ = (
         "_last_id", "_queued", "alias_maximum", "aliases", "backs", "changed", "connection", "expires_at", "expiry",
@@ -52,7 +56,7 @@ class MqttSession(Session):
     def __init__(self, service: "Mqtt", client: str) -> None:
         super().__init__(Dialect.MQTT, client)
         self.mqtt = service
-        self.life = token_hex(4)  # this session, among those that its client has one after the other
+        self.life = new_life()  # this session, among those that its client has one after the other
         self.backs = 0  # how often it has gone back to history
         self.noted = False  # what is acknowledged is a note in the log: the session is in the state, or was
         self.known = Subscriptions()
