@@ -76,7 +76,9 @@ class MqttSession(Session):
         self._queued = 0  # bytes
         self.inflight = Flights()
         self.releasing: set[int] = set()  # QoS 2: those that the client has, of messages that have no offset
-        self.resending: deque[int] = deque()  # of those: for what the window has no room yet
+        self.resending: list[
+            int
+        ] = []  # what goes again after a reconnect and the window has no room for yet, the next last
         self._last_id = 0
         self.first = 0  # the offset whose message has the identifier 1
         self.replay: Replay | None = None
@@ -381,12 +383,13 @@ class MqttSession(Session):
         assert self.connection
         self.aliases.clear()
         turn = self.mqtt.turn
-        self.resending.clear()
+        again: list[int] = []
         for number, flight in self.inflight:
             if flight.received:
                 turn.acknowledge(self.connection, Ack(f.PUBREL, number).encode(self.version))
             elif flight.item.offset < 0:
-                self.resending.append(number)
+                again.append(number)
+        self.resending = again[::-1]
         self._resend_more()
 
     def _resend_more(self) -> None:
@@ -394,7 +397,7 @@ class MqttSession(Session):
         assert self.connection
         resending = self.resending
         while resending and len(self.inflight) - len(resending) < self.window:
-            number = resending.popleft()
+            number = resending.pop()
             flight = self.inflight.get(number)
             if flight and not flight.received and (frame := self._frame_again(number, flight)):
                 self.mqtt.turn.delivery.put(self.connection, frame)
