@@ -76,9 +76,7 @@ class MqttSession(Session):
         self._queued = 0  # bytes
         self.inflight = Flights()
         self.releasing: set[int] = set()  # QoS 2: those that the client has, of messages that have no offset
-        self.resending: list[
-            int
-        ] = []  # what goes again after a reconnect and the window has no room for yet, the next last
+        self.resending: list[int] = []  # what is in flight and has no room in the window yet, the next one last
         self._last_id = 0
         self.first = 0  # the offset whose message has the identifier 1
         self.replay: Replay | None = None
