@@ -68,7 +68,7 @@ class Noise:
 @contextmanager
 def spark_process(master: str, verbose: bool = False) -> Iterator[SparkSession]:
     """Raises UsageError if Spark cannot run."""
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    hush_py4j()
     if not verbose:
         hush_loggers()
     with tempfile.TemporaryDirectory(prefix="smb-spark-", ignore_cleanup_errors=True) as scratch:
@@ -116,6 +116,16 @@ def _session_in_thread(master: str, scratch: Path) -> SparkSession:
             thread.join(0.1)
         _kill(set(_descendants(os.getpid())) - others)
         raise
+
+
+def hush_py4j() -> None:
+    """It logs a traceback for each command during which the JVM ends, and some of them as if it were the program."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_not_of_py4j)
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def hush_loggers() -> None:
