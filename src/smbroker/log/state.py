@@ -234,9 +234,7 @@ class State:
     def _write(self, batch: dict[tuple[Any, ...], list[tuple[str, tuple[Any, ...]]]]) -> str:
         """Empty, or why it could not be written. What no database takes (a number too large, say) is left out and
         told: it must not keep all else from being saved."""
-        if (
-            _file(self._path) != self._file
-        ):  # another one knows nothing of what was saved, nor fits the journal beside it
+        if _file(self._path) != self._file:  # another one knows nothing of what was saved, and its journal is not there
             return f"{self._path}: removed or replaced while the broker runs; put it back, or restart the broker"
         thing: tuple[Any, ...] = ()
         while batch:
