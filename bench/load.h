@@ -22,6 +22,7 @@ enum {
     READY = 128,               /* streams or sockets that are told as readable at once */
     BURST = 64,                /* datagrams per system call */
     RECEIVE_BUFFER = 4 << 20,  /* bytes that may wait for a subscriber */
+    MAX_DATAGRAM = 508,
     MAX_SIZE = 400,            /* payload bytes: within every dialect's limits */
     MAX_LARGE = 1 << 20,       /* … of those over TCP */
     STAMP = 16,                /* bytes at the beginning of a payload that tell when it was due, as text */

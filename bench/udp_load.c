@@ -19,7 +19,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { MAX_DATAGRAM = 508, MAX_TOPIC = 64, GROUP = 32, ATTEMPTS = 10, PROBE_MS = 200 };
+enum { MAX_TOPIC = 64, GROUP = 32, ATTEMPTS = 10, PROBE_MS = 200 };
 
 static const struct dialect {
     const char *subscribe, *publish, *delivered; /* the message follows the last two */
@@ -124,9 +124,9 @@ static void send_messages(long count)
 static long receive_burst(int fd)
 {
     static char bytes[BURST][MAX_DATAGRAM];
-    struct iovec parts[BURST];
-    struct mmsghdr burst[BURST];
-    for (int i = 0; i < BURST; i++) {
+    static struct iovec parts[BURST];
+    static struct mmsghdr burst[BURST];
+    for (int i = 0; i < BURST && !parts[i].iov_base; i++) {
         parts[i] = (struct iovec){bytes[i], MAX_DATAGRAM};
         burst[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &parts[i], .msg_iovlen = 1}};
     }

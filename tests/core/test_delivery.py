@@ -67,6 +67,18 @@ def test_an_outbox_is_dirty_once() -> None:
     assert house.delivery.dirty == [session.outbox]
 
 
+def test_whom_a_topic_reaches() -> None:
+    house = House()
+    one, other = house.session(), house.session(Dialect.PIPE)
+    house.sessions.subscribe(one, exact(b"a"))
+    house.sessions.subscribe(other, parse("#"))
+    assert one.outbox
+    assert other.outbox
+    assert house.delivery.reaches(b"a", {one.outbox})
+    assert not house.delivery.reaches(b"b", {one.outbox})
+    assert house.delivery.reaches(b"b", {one.outbox, other.outbox})
+
+
 def test_what_does_not_fit_is_counted_for_each_subscriber_and_others_still_get_it() -> None:
     house = House()
     first, second = house.session(), house.session()

@@ -7,7 +7,7 @@ difference where columns come from: a turn's input or the log.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 
 from smbroker.core.outbox import Outbox
 from smbroker.core.router import Router
@@ -124,6 +124,11 @@ class Delivery:
             return None
         route = self._routes.get(topic) or self._new_route(topic)
         return route.groups[0] if route.framing == framing else None
+
+    def reaches(self, topic: Topic, outboxes: Container[Outbox]) -> bool:
+        """Whether what is published to the topic goes to any of them."""
+        route = self._routes.get(topic) or self._new_route(topic)
+        return any(outbox in outboxes for group in route.groups for outbox in group.outboxes)
 
     def _clear_routes(self) -> None:
         self._routes.clear()

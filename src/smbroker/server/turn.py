@@ -36,6 +36,7 @@ from smbroker.server.followers import Followers
 from smbroker.server.gathering import REST, Gathering
 from smbroker.server.history import History
 from smbroker.server.lane import LONE_READS, MOST_LONE_READS, SMALL_READ, Lanes
+from smbroker.server.throttle import Throttle
 
 FRAMERS: dict[Hashable, FramerOf] = {
     Dialect.SOH: soh.framer,
@@ -60,6 +61,7 @@ class Turn:
         self.console = console
         self.stats = Stats()
         self.lanes = Lanes(self)
+        self.throttle = Throttle(loop, config.tcp.outbox_bytes)
         self.delivery = Delivery(FRAMERS, self.stats, self.lanes.close)
         self.committed = Delivery(FRAMERS, self.stats, self.lanes.close)  # for those who are fed from the log
         self.commits: Commits | None = None
@@ -109,6 +111,12 @@ class Turn:
     def behind(self) -> bool:
         """Whether the log is behind: who reads from publishers should pause."""
         return self.commits is not None and self.commits.behind
+
+    @property
+    def outruns(self) -> bool:
+        """Whether what was read last goes to a subscriber that is waited for."""
+        topics = self.inbound.topics
+        return bool(topics) and self.delivery.reaches(topics[-1], self.throttle.on)
 
     def later(self, callback: Callable[[], None]) -> None:
         """Calls back after the flush of this turn."""

@@ -34,6 +34,7 @@ from smbroker.server.mqtt.publishing import publish_again
 from smbroker.server.mqtt.service import Mqtt
 from smbroker.server.mqtt.session import MqttSession
 from smbroker.server.sockets import FULL, handle_of
+from smbroker.server.throttle import FLOOD
 
 if TYPE_CHECKING:
     from smbroker.server.tcp import Connections
@@ -134,10 +135,6 @@ class MqttConnection(Client, asyncio.Protocol):
         if self._pace and (pause := self._pace.wait(size, self._heard)):
             self.stop_reading()
             self.shared.loop.call_later(pause, self.resume_reading)
-        commits = turn.commits
-        if commits and commits.behind and self._transport.is_reading():
-            self._transport.pause_reading()
-            commits.when_caught_up(self.resume_reading)
         again = self._decoder.again
         if again and (size != again.size or not data.startswith(again.beginning)):
             again = None
@@ -148,10 +145,24 @@ class MqttConnection(Client, asyncio.Protocol):
             if self._decode(data):
                 self.stop_reading()
                 self.shared.loop.call_soon(self._go_on)
+        if turn.behind or turn.throttle.on:
+            self._let_catch_up(size)
         if not turn.scheduled:
             turn.end()
             if again and not self._pace:
                 self._lane = publishing.lane(self, again)
+
+    def _let_catch_up(self, size: int) -> None:
+        """The log, or subscribers that a read of that size outruns: nothing more is read until they have."""
+        turn = self.turn
+        if self.closing or not self._transport.is_reading():
+            return
+        if turn.behind and turn.commits:
+            self._transport.pause_reading()
+            turn.commits.when_caught_up(self.resume_reading)
+        elif size >= FLOOD and turn.outruns:
+            self._transport.pause_reading()
+            turn.throttle.when_there_is_room(self.resume_reading)
 
     def came(self, size: int) -> None:
         self._heard = self._clock()
@@ -270,6 +281,7 @@ class MqttConnection(Client, asyncio.Protocol):
 
         Every frame begins with a packet; one that begins with a QoS 0 publish has nothing but such, of equal length."""
         most, waits = self.shared.config.tcp.outbox_bytes, self._transport.get_write_buffer_size()
+        self.turn.throttle.waits(self, waits)
         if waits <= most:
             return True
         left_out = sum(mqtt.packets_in(frame) for frame in self.frames if frame[0] & QOS_0 == QOS_0_PUBLISH)
