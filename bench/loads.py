@@ -148,8 +148,9 @@ class Sitting:
         self._piece(OUT, came / (self._line["seconds"] - line.get("seconds", 0.0) + late))
         if LAST_P99 in self._line:
             self._piece(P99, self._line[LAST_P99])
-        pairs = zip(self._used, self._meter.read(), before, strict=True)
-        self._used = Reading(*(used + now - then for used, now, then in pairs))
+        here = Reading(*(now - then for now, then in zip(self._meter.read(), before, strict=True)))
+        self._piece(CPU, here.server / came * 1e6 if came else 0.0)
+        self._used = Reading(*map(sum, zip(self._used, here, strict=True)))
         self._meter.settle()
 
     def _piece(self, key: str, value: float) -> None:

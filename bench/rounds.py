@@ -293,8 +293,9 @@ def of_round(over: Sequence[Run], under: Sequence[Run], key: str) -> float:
 
 
 def in_pieces(run: Run, key: str) -> list[float]:
-    pieces: list[float] = run.get(PIECES, {}).get(key, [run[key]])
-    return pieces
+    """That of the whole where there are none, or one is too short to tell: processor time is counted in ticks."""
+    pieces: list[float] = run.get(PIECES, {}).get(key, [])
+    return pieces if pieces and all(pieces) else [run[key]]
 
 
 def middle(values: Sequence[float]) -> float:

@@ -169,6 +169,7 @@ class Broker:
         for listener in self._udp:
             listener.stop_reading()
         self.connections.watch.stop()
+        self.connections.stopping = True
         for connection in self.connections.open:
             connection.stop_reading()
         for service in self._services:

@@ -57,6 +57,7 @@ class Connections:
             limits.max_connections, limits.max_connections_per_address, MOST_OF_ADDRESS, "tcp.max_connections"
         )
         self.held = 0  # bytes of unfinished input
+        self.stopping = False  # nothing more is read
         self.watch = StallWatch(self.loop, self.open, limits.stall_timeout)
 
     def rights_changed(self) -> None:
@@ -197,7 +198,7 @@ class Connection(Client, asyncio.Protocol):
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if not self._transport.is_closing():
+        if not self._transport.is_closing() and not self._shared.stopping:
             if self._keep_alive:
                 self._keep_alive.heard(self._shared.loop.time())
             self._transport.resume_reading()

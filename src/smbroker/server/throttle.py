@@ -1,40 +1,53 @@
-"""Floods wait for subscribers who are behind and keep reading, so that nothing need be left out for them.
+"""MQTT floods wait for subscribers who are a little behind, so that nothing need be left out for them.
 
-MQTT QoS 0 is left out for a subscriber that lets more than `tcp.outbox_bytes` wait. Who reads all the time comes to
-that as well when somebody writes faster than it reads. So once a quarter of it waits, floods to that subscriber are
+QoS 0 is left out for a subscriber that lets more than `tcp.outbox_bytes` wait. Who reads fast and all the time comes
+to that as well when somebody writes faster still. So once a quarter of it waits, floods of that subscriber's topics are
 not read until most of it has left: their publishers then wait in TCP.
 
     keeps up ──a quarter waits──► waited for ──a sixteenth is left──► keeps up
-                                      └──MOMENT passes, and it has not taken that much──► slow: what is too much is
-                                         left out, and for SLOW seconds nobody waits for it
+                                      └──it takes less than FAST──► slow: what is too much is left out, and for SLOW
+                                                                    seconds nobody waits for it
 
-Only who floods a topic of that subscriber waits. Those who do not read cost floods a tenth of their time at most.
+So a flood is never slower than FAST for a subscriber, and those who do not read cost it a fifth of its time at most.
 """
 
 from asyncio import AbstractEventLoop
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from dataclasses import dataclass
 
+from smbroker.core.outbox import Outbox
+from smbroker.model.topic import Topic
 from smbroker.server.client import Client
 
 FLOOD = 4_096  # bytes of a read, from which on it may wait
-BEHIND, PART = 1 / 4, 1 / 16  # of what may wait for a subscriber: who is waited for, and what that one has to take
+BEHIND, CAUGHT_UP = 1 / 4, 1 / 16  # of what may wait for a subscriber
+FAST = 80 << 20  # bytes a second that it has to take …
+GRACE = 0.02  # … but for so many seconds: the system has room again by the megabyte only
 LOOK = 0.001  # seconds between looks at those who are waited for
-MOMENT = 0.05  # … in which one has to take a part: the system has room again by the megabyte only
-SLOW = 2.0  # … for which nobody waits for one that has not …
-RECOVERY = 9 * MOMENT  # … and for anyone
+STALL = 0.01  # … by which one is late when it was the broker that stood still
+SLOW = 2.0  # seconds for which nobody waits for one that has not …
+RECOVERY = 9  # … and for anyone, so many times as long as that took
+
+
+@dataclass(slots=True)
+class Wait:
+    since: float
+    size: int  # bytes, the most that were seen
 
 
 class Throttle:
-    __slots__ = ("_loop", "_most", "_not_before", "_paused", "_slow", "on")
+    __slots__ = ("_due", "_loop", "_most", "_not_before", "_paused", "_reaches", "_slow", "on")
 
-    def __init__(self, loop: AbstractEventLoop, most: int) -> None:
-        """`most` bytes may wait for a subscriber."""
+    def __init__(self, loop: AbstractEventLoop, most: int, reaches: Callable[[Topic, Container[Outbox]], bool]) -> None:
+        """`most` bytes may wait for a subscriber; `reaches` tells whether a topic goes to some of them."""
         self._loop = loop
         self._most = most
-        self.on: dict[Client, tuple[float, int]] = {}  # who is waited for: until when, what waited a MOMENT before
+        self._reaches = reaches
+        self.on: dict[Client, Wait] = {}  # who is waited for
         self._slow: set[Client] = set()  # who is not, for a while
         self._not_before = 0.0
-        self._paused: list[Callable[[], None]] = []
+        self._due = 0.0  # when the next look is
+        self._paused: list[tuple[Topic, Callable[[], None]]] = []
 
     def waits(self, subscriber: Client, size: int) -> None:
         """So many bytes wait for it."""
@@ -44,30 +57,46 @@ class Throttle:
         if now < self._not_before:
             return
         if not self.on:
-            self._loop.call_later(LOOK, self._look)
-        self.on[subscriber] = now + MOMENT, size
+            self._look_later(now)
+        self.on[subscriber] = Wait(now, size)
 
-    def when_there_is_room(self, callback: Callable[[], None]) -> None:
-        """While it is `on`."""
-        self._paused.append(callback)
+    def outruns(self, topic: Topic) -> bool:
+        """Whether who floods this topic should wait."""
+        return bool(topic) and self._reaches(topic, self.on)
+
+    def when_there_is_room(self, topic: Topic, callback: Callable[[], None]) -> None:
+        self._paused.append((topic, callback))
+
+    def _look_later(self, now: float) -> None:
+        self._due = now + LOOK
+        self._loop.call_at(self._due, self._look)
 
     def _look(self) -> None:
         now = self._loop.time()
-        part = PART * self._most
-        for subscriber, (until, before) in list(self.on.items()):
+        late = now - self._due
+        before = len(self.on)
+        for subscriber, wait in list(self.on.items()):
             size = subscriber.waiting
-            if size <= part:
+            wait.size = max(wait.size, size)
+            if late > STALL:
+                wait.since += late
+            if size <= CAUGHT_UP * self._most:
                 del self.on[subscriber]
-            elif now >= until and before - size >= part:
-                self.on[subscriber] = now + MOMENT, size
-            elif now >= until:
+            elif now - wait.since > GRACE + wait.size / FAST:
                 del self.on[subscriber]
                 self._slow.add(subscriber)
                 self._loop.call_later(SLOW, self._slow.discard, subscriber)
-                self._not_before = now + RECOVERY
+                self._not_before = now + RECOVERY * (now - wait.since)
         if self.on:
-            self._loop.call_later(LOOK, self._look)
-            return
+            self._look_later(now)
+        if len(self.on) < before:
+            self._resume()
+
+    def _resume(self) -> None:
+        """Those who wait for none of the others."""
         paused, self._paused = self._paused, []
-        for resume in paused:
-            resume()
+        for topic, resume in paused:
+            if self.outruns(topic):
+                self._paused.append((topic, resume))
+            else:
+                resume()

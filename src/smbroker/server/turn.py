@@ -61,8 +61,8 @@ class Turn:
         self.console = console
         self.stats = Stats()
         self.lanes = Lanes(self)
-        self.throttle = Throttle(loop, config.tcp.outbox_bytes)
         self.delivery = Delivery(FRAMERS, self.stats, self.lanes.close)
+        self.throttle = Throttle(loop, config.tcp.outbox_bytes, self.delivery.reaches)
         self.committed = Delivery(FRAMERS, self.stats, self.lanes.close)  # for those who are fed from the log
         self.commits: Commits | None = None
         self.followers: Followers | None = None
@@ -111,12 +111,6 @@ class Turn:
     def behind(self) -> bool:
         """Whether the log is behind: who reads from publishers should pause."""
         return self.commits is not None and self.commits.behind
-
-    @property
-    def outruns(self) -> bool:
-        """Whether what was read last goes to a subscriber that is waited for."""
-        topics = self.inbound.topics
-        return bool(topics) and self.delivery.reaches(topics[-1], self.throttle.on)
 
     def later(self, callback: Callable[[], None]) -> None:
         """Calls back after the flush of this turn."""

@@ -48,7 +48,7 @@ class MqttConnection(Client, asyncio.Protocol):
     __slots__ = (
         "_clock", "_decoder", "_ended", "_farewell", "_full", "_handle", "_heard", "_held", "_keep_alive", "_lane",
         "_later", "_pace", "_timer", "_told", "_transport", "aliases", "certified", "closing", "explains", "mqtt",
-        "received", "shared", "turn", "under_way", "unsure", "version", "will",
+        "published", "received", "shared", "turn", "under_way", "unsure", "version", "will",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -79,6 +79,7 @@ class MqttConnection(Client, asyncio.Protocol):
         self.explains = True  # refusals have a text
         # what is published
         self.aliases: dict[int, Topic] = {}
+        self.published: Topic = b""  # the last topic of this read
         self.under_way = 0  # QoS 1 from the client, not acknowledged yet
         self.unsure: dict[int, MqttSession] = {}  # QoS 2 that is not on disk yet
 
@@ -108,8 +109,13 @@ class MqttConnection(Client, asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if not self._transport.is_closing():
-            self._heard = self._clock()
+        """One of the reasons to pause is gone. Of pace there may be something left."""
+        if self._transport.is_closing() or self.shared.stopping:
+            return
+        self._heard = self._clock()
+        if self._pace and (pause := self._pace.wait(0, self._heard)):
+            self.shared.loop.call_later(pause, self.resume_reading)
+        else:
             self._transport.resume_reading()
 
     def set_timer(self, seconds: float, callback: Callable[[], None]) -> None:
@@ -130,6 +136,7 @@ class MqttConnection(Client, asyncio.Protocol):
             return
         turn, size = self.turn, len(data)
         turn.begin_read(size)
+        self.published = b""
         self._heard = self._clock()
         self.received += size
         if self._pace and (pause := self._pace.wait(size, self._heard)):
@@ -160,9 +167,9 @@ class MqttConnection(Client, asyncio.Protocol):
         if turn.behind and turn.commits:
             self._transport.pause_reading()
             turn.commits.when_caught_up(self.resume_reading)
-        elif size >= FLOOD and turn.outruns:
+        elif size >= FLOOD and turn.throttle.outruns(self.published):
             self._transport.pause_reading()
-            turn.throttle.when_there_is_room(self.resume_reading)
+            turn.throttle.when_there_is_room(self.published, self.resume_reading)
 
     def came(self, size: int) -> None:
         self._heard = self._clock()
@@ -195,6 +202,8 @@ class MqttConnection(Client, asyncio.Protocol):
             self.shared.loop.call_soon(self._go_on)
         else:
             self.resume_reading()
+            if turn.behind or turn.throttle.on:
+                self._let_catch_up(FLOOD)
 
     def handle(self, items: list[Any]) -> None:
         try:
@@ -421,7 +430,7 @@ class MqttConnection(Client, asyncio.Protocol):
         self._ended = True
         self._handle = -1
         self._transport.write_eof()
-        self.resume_reading()
+        self._transport.resume_reading()
         self.set_timer(PARTING, self.abort)
 
     def paid(self) -> None:

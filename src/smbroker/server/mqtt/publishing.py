@@ -66,6 +66,7 @@ def run(connection: "MqttConnection", some: Run) -> None:
     if some.size > connection.shared.config.max_payload:
         raise Malformed("payload_too_long", "a payload longer than max_payload", PACKET_TOO_LARGE)
     version = 5 if some.version == 5 else 4
+    connection.published = some.topic
     connection.turn.publish_run(connection, some.topic, version, some.wire, some.count, some.size)
 
 
@@ -79,6 +80,7 @@ def lane(connection: "MqttConnection", one: One) -> Lane | None:
 def publish_again(connection: "MqttConnection", one: One, data: bytes) -> None:
     """Such a read, if there is no lane for it."""
     if may_publish(connection, one.topic):
+        connection.published = one.topic
         connection.turn.publish_run(connection, one.topic, one.version, data, 1, one.size - len(one.beginning))
     else:
         _refused(connection, one.topic, 1)
@@ -94,6 +96,8 @@ def mixed(connection: "MqttConnection", some: Mixed) -> None:
         topics, payloads = list(compress(topics, allowed)), list(compress(payloads, allowed))
     if max(map(len, payloads), default=0) > connection.shared.config.max_payload:
         raise Malformed("payload_too_long", "a payload longer than max_payload", PACKET_TOO_LARGE)
+    if topics:
+        connection.published = topics[-1]
     connection.turn.publish_mixed(connection, topics, payloads)
 
 
@@ -107,6 +111,7 @@ def numbered(connection: "MqttConnection", some: Numbered) -> None:
     connection.under_way += len(some.numbers)
     if connection.version == 5 and connection.under_way + len(session.inbound) > connection.mqtt.config.receive_maximum:
         _exceeds(connection, session, 0)
+    connection.published = some.topic
     try:
         connection.turn.publish_run(
             connection,
@@ -153,6 +158,7 @@ def publish(connection: "MqttConnection", packet: Publish) -> None:
         session.changed = True
         note = note_of(session, b"+", number)
     connection.under_way += qos == 1
+    connection.published = topic
     try:
         connection.turn.publish_with(connection, (topic, packet.payload, Kind.BYTES, ack), extra, note)
     except Refused as error:
