@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -331,6 +332,26 @@ def test_who_sends_too_fast_has_to_wait(tmp_path: Path, kind: str) -> None:
             fast.send(words[kind])
         serves(broker)
         fast.sock.close()
+
+
+def sent(client: Mqtt, data: bytes) -> None:
+    """As far as the broker takes it."""
+    with suppress(OSError):
+        client.tcp.send(data)
+
+
+def test_who_sends_very_many_too_fast_has_to_wait_as_well(tmp_path: Path) -> None:
+    """More than are taken at once: others have their turn between them."""
+    with attacked(tmp_path, "[tcp]\nmax_rate = 10000\n", kinds=("mqtt",)) as broker:
+        subscriber, fast = Mqtt(broker), Mqtt(broker)
+        subscriber.subscribe("end")
+        in_turn = Publish(b"fast/a", b"1").encode(4) + Publish(b"fast/b", b"2").encode(4)
+        sender = Thread(target=sent, args=(fast, in_turn * 100_000 + Publish(b"end", b"").encode(4)))
+        sender.start()
+        with pytest.raises(TimeoutError):
+            subscriber.next(limit=2)
+        fast.tcp.sock.shutdown(socket.SHUT_RDWR)
+        sender.join()
 
 
 @pytest.mark.parametrize("kind", ["padded", "mqtt"])
