@@ -134,6 +134,19 @@ def test_what_is_long_besides_payloads_counts(house: House, long: str) -> None:
     house.close()
 
 
+def test_what_gathers_is_counted_as_it_comes() -> None:
+    """As it would be all at once: at its end the loop has no time for that."""
+    client = Origin(Dialect.MQTT, "127.0.0.1", 1, "clïent")
+    extras = {1: Extra(0, False, (("k", "v"),))}
+    gathered = Columns()
+    gathered.add(b"topic", b"payload", ORIGIN, 5)
+    gathered.gather(Columns(1, [b"a", b"bb"], [b"1", b"22"], [Kind.BYTES] * 2, [client, client], dict(extras)))
+    gathered.add(b"t", b"p", client, 6)
+    lists = gathered.topics, list(gathered.payloads), gathered.kinds, gathered.origins
+    at_once = Columns(1, *lists, dict(gathered.extras))
+    assert (gathered.bytes, gathered.volume) == (at_once.bytes, at_once.volume)
+
+
 def test_while_many_come_some_are_enough_to_go_on_so(house: House) -> None:
     counts = [FEW, FEW // STILL, FEW // STILL, FEW // STILL - 1]
     waits = []

@@ -167,6 +167,7 @@ class Columns:
         self.origins += other.origins
         self.stamps += other.stamps or array("q", [other.received]) * count
         self._bytes = max(self._bytes, 0) + other.bytes
+        self._volume = max(self._volume, 0) + other.volume
         if extras := other.extras:
             self.extras.update({row + at: extra for at, extra in extras.items()})
         self.received = other.received
@@ -185,6 +186,7 @@ class Columns:
         self.origins.append(origin)
         self.stamps.append(received)
         self._bytes = max(self._bytes, 0) + len(payload)
+        self._volume = max(self._volume, 0) + len(topic) + len(payload) + _length(origin.client or "")
         self.received = received
 
     def add_packets(
