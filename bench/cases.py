@@ -32,7 +32,7 @@ MQTT = Broker("mqtt", log=False)
 # --- MQTT, beside its peers ---
 
 LATENCY_MS = 500  # of a piece at a fixed rate: so long that each has a commit of the log
-SINGLE_MS = 1_000  # of a piece whose processor time is compared: that is counted in ticks of a hundredth of a second
+SINGLE_MS = 1_000  # of a piece whose processor time is compared
 SETTLE_MS = 100  # of a piece at a fixed rate: a device that sends all the time does not meet a broker that was idle
 ANOTHER = "another Mosquitto"
 LOG_ON = Wanted(least=0.5)  # of the rate without it
@@ -256,7 +256,7 @@ CASES = (
     mqtt("mqtt-1KB", "MQTT QoS 0, 1 → 1, 1 KB", BROKERS, size=1_024, window=1_000, full=True),
     mqtt("mqtt-64KB", "MQTT QoS 0, 1 → 1, 64 KB", BROKERS, oftener=3, size=65_536, window=16),
     in_work(
-        mqtt("mqtt-single", "MQTT QoS 0, 1 → 1, each message in a write of its own", BROKERS, single=1, run_ms=1000)
+        mqtt("mqtt-single", "MQTT QoS 0, 1 → 1, each message in its own write", BROKERS, single=1, run_ms=SINGLE_MS)
     ),
     mqtt("mqtt-5000-topics", "MQTT QoS 0, 1 → 1 over 5,000 topics in turn", (MOSQUITTO,), topics=5_000),
     mqtt("mqtt-qos1-1-1", "MQTT QoS 1, 1 → 1, window 100", (MOSQUITTO,), oftener=2, qos=1, window=100),

@@ -59,6 +59,7 @@ def build(directory: Path, flags: tuple[str, ...] = FLAGS) -> None:
             subprocess.run(["gcc", *flags, "-o", target, *sources], check=True, capture_output=True)
 
 
+TELLING = 0.1  # seconds of processor time: it is counted in ticks of a hundredth
 LAST_P99 = "last_p99_us"  # of one piece
 
 
@@ -149,7 +150,7 @@ class Sitting:
         if LAST_P99 in self._line:
             self._piece(P99, self._line[LAST_P99])
         here = Reading(*(now - then for now, then in zip(self._meter.read(), before, strict=True)))
-        self._piece(CPU, here.server / came * 1e6 if came else 0.0)
+        self._piece(CPU, here.server / came * 1e6 if came and here.server >= TELLING else 0.0)
         self._used = Reading(*map(sum, zip(self._used, here, strict=True)))
         self._meter.settle()
 

@@ -293,7 +293,7 @@ def of_round(over: Sequence[Run], under: Sequence[Run], key: str) -> float:
 
 
 def in_pieces(run: Run, key: str) -> list[float]:
-    """That of the whole where there are none, or one is too short to tell: processor time is counted in ticks."""
+    """That of the whole where there are none, or one of them does not tell."""
     pieces: list[float] = run.get(PIECES, {}).get(key, [])
     return pieces if pieces and all(pieces) else [run[key]]
 

@@ -198,9 +198,14 @@ class Connection(Client, asyncio.Protocol):
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if not self._transport.is_closing() and not self._shared.stopping:
-            if self._keep_alive:
-                self._keep_alive.heard(self._shared.loop.time())
+        turn = self._shared.turn
+        if self._transport.is_closing() or self._shared.stopping:
+            return
+        if self._keep_alive:
+            self._keep_alive.heard(self._shared.loop.time())
+        if turn.behind and turn.commits:
+            turn.commits.when_caught_up(self._resume_reading)
+        else:
             self._transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -109,12 +109,14 @@ class MqttConnection(Client, asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """One of the reasons to pause is gone. Of pace there may be something left."""
+        """One of the reasons to pause is gone; there may be others."""
         if self._transport.is_closing() or self.shared.stopping:
             return
         self._heard = self._clock()
         if self._pace and (pause := self._pace.wait(0, self._heard)):
             self.shared.loop.call_later(pause, self.resume_reading)
+        elif self.turn.behind and self.turn.commits:
+            self.turn.commits.when_caught_up(self.resume_reading)
         else:
             self._transport.resume_reading()
 
