@@ -40,6 +40,13 @@ class Heard:
         self.changed.clear()
 
 
+def until_it_rests(writer: Writer) -> None:
+    deadline = time.monotonic() + 60
+    while not writer.rests:
+        assert time.monotonic() < deadline
+        time.sleep(0.0005)
+
+
 def begun(directory: Path, disk: Disk, heard: Heard, settings: LogSettings | None = None) -> tuple[Log, Writer]:
     log = Log.open(directory, settings, disk)
     return log, Writer(log, heard.on_commit, heard.on_refuse, heard.on_state, retry=0.01)
@@ -90,18 +97,61 @@ def test_many_threads_may_submit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hurried", [False, True])
-def test_others_go_on_during_a_commit_only_if_nobody_waits_for_it(
+def test_the_thread_rests_during_a_commit_only_if_nobody_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hurried: bool
 ) -> None:
-    breaths: list[None] = []
-    monkeypatch.setattr(writer_module, "_breathe", lambda: breaths.append(None))
-    log, writer = begun(tmp_path, QuickDisk(), Heard())
+    monkeypatch.setattr(writer_module, "REST", 60.0)
+    heard = Heard()
+    log, writer = begun(tmp_path, QuickDisk(), heard)
     with writer._changed:  # both go into one commit
         writer.submit(turn(["a"]), hurried=False)
         writer.submit(turn(["b"]), hurried=hurried)
+    rests = 0
+    while not heard.changed.wait(0.001):
+        if writer.rests:
+            rests += 1
+            writer.gap()
+    assert bool(rests) is not hurried
     writer.close()
     assert texts_of(log) == ["a", "b"]
-    assert bool(breaths) is not hurried
+    log.close()
+
+
+def test_without_a_gap_the_thread_goes_on_by_itself(tmp_path: Path) -> None:
+    heard = Heard()
+    log, writer = begun(tmp_path, QuickDisk(), heard)
+    writer.submit(turn(["a"]), hurried=False)
+    heard.wait()
+    writer.close()
+    log.close()
+
+
+@pytest.mark.parametrize("ended_by", ["an entry that is waited for", "the end"])
+def test_the_thread_does_not_rest_while_somebody_waits_for_what_is_queued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_by: str
+) -> None:
+    monkeypatch.setattr(writer_module, "REST", 60.0)
+    heard = Heard()
+    log, writer = begun(tmp_path, QuickDisk(), heard)
+    writer.submit(turn(["a"]), hurried=False)
+    until_it_rests(writer)
+    if ended_by == "the end":
+        writer.close()
+    else:
+        writer.submit(turn(["b"]), hurried=True)
+        heard.wait()
+        writer.close()
+    assert not writer.rests
+    log.close()
+
+
+def test_a_gap_that_comes_when_a_rest_is_over_harms_nothing(tmp_path: Path) -> None:
+    log, writer = begun(tmp_path, QuickDisk(), Heard())
+    for _ in range(2):  # as if the thread had just given up waiting
+        writer.rests = True
+        writer.gap()
+    assert not writer.rests
+    writer.close()
     log.close()
 
 

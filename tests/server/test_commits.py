@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 
 import pytest
 import uvloop
@@ -9,10 +10,12 @@ import uvloop
 from log.logkit import texts_of
 from server.passing import pass_time
 from smbroker.core.delivery import Delivery
+from smbroker.log import writer as writer_module
 from smbroker.log.log import Log
 from smbroker.model.errors import LogError
 from smbroker.model.message import Columns, Dialect, Extra, Kind, Origin
 from smbroker.model.stats import Stats
+from smbroker.server import commits as commits_module
 from smbroker.server.commits import BESIDE, ENOUGH_BYTES, FEW, SMALL_ROWS, SOON, STILL, Commits
 from smbroker.server.console import Console
 
@@ -101,6 +104,48 @@ def test_many_do_not_gather_for_the_whole_time(house: House) -> None:
     assert house.waiting == 0
     house.close()
     assert texts_of(house.log) == [*texts[:FEW], "x", "y", "z", *texts[FEW:]]
+
+
+@pytest.mark.parametrize("way", ["alone", "turn"])
+def test_what_has_gathered_long_enough_is_handed_over_when_a_message_has_just_left(
+    house: House, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(commits_module, "RIPE", 60.0)
+    house.keep("a")
+    pass_time(house.loop, LINGER + 0.05)
+    assert house.waiting == 1  # nothing has left since then
+    if way == "alone":
+        house.keep("b")
+    else:
+        house.turn("b")
+        house.commits.gap()  # as at the end of the turn
+    assert house.waiting == 0
+    house.close()
+    assert texts_of(house.log) == ["a", "b"]
+
+
+def test_what_has_gathered_long_enough_is_handed_over_if_nothing_more_comes(house: House) -> None:
+    house.keep("a")
+    pass_time(house.loop, LINGER + 0.05)
+    assert house.waiting == 0
+    house.close()
+    assert texts_of(house.log) == ["a"]
+
+
+def test_what_comes_while_the_writing_thread_rests_has_a_time_too(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "REST", 60.0)
+    house.keep("a")
+    house.commits.hand_over()
+    deadline = monotonic() + 60
+    while not house.commits._writer.rests:
+        assert monotonic() < deadline
+    house.keep("b")
+    pass_time(house.loop, LINGER + 0.05)
+    assert house.waiting == 0
+    house.close()
+    assert texts_of(house.log) == ["a", "b"]
 
 
 @pytest.mark.parametrize("linger", [0.0, 0.02])

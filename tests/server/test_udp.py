@@ -120,6 +120,8 @@ class SlowLog:
 
     def submit(self, *_: object) -> None: ...
 
+    def gap(self) -> None: ...
+
     def catch_up(self) -> None:
         self.behind = False
         waiting, self.waiting = self.waiting, []

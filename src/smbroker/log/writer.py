@@ -1,6 +1,7 @@
 """The group committer: a thread that appends all that has queued up under one sync.
 
-Where nobody waits for a commit its thread lets others have the interpreter in between (`BREATH`).
+Where nobody waits for a commit its thread rests in between, until a message has just left and the next one is
+longest away (`gap`): what it does then holds up nobody.
 
 `submit` is for any thread and never waits. Callbacks come in the writer's thread, one call per
 commit with all its entries. After a disk error what is queued and what is submitted is refused
@@ -11,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import Condition, Thread
+from threading import Condition, Lock, Thread
 
 from smbroker.log.few import go_on
 from smbroker.log.format import Note
@@ -20,7 +21,7 @@ from smbroker.model.errors import LogError
 from smbroker.model.message import Columns
 
 COMMIT_BYTES = 32 << 20  # payload bytes taken into one commit: a flood must not hold up the acks before it
-BREATH = 2e-5  # seconds, some 70 µs in truth
+REST = 5e-4  # seconds that the thread waits for a gap at most: where messages are rare it is in nobody's way
 RETRY = 1.0  # seconds between probes of a disk that refused
 
 
@@ -57,6 +58,10 @@ class Writer:
         self._queue: deque[Entry] = deque()
         self._changed = Condition()
         self._closing = False
+        self._hurry = False  # somebody waits for what is queued
+        self.rests = False  # until the next gap
+        self._gap = Lock()  # held; who releases it ends the rest
+        self._gap.acquire()
         self.queued_bytes = 0  # payloads submitted and neither committed nor refused
         self.failed: LogError | None = None  # why the log refuses; None while it takes messages
         self._next_attempt = 0.0  # the system's clock may be set back, so not by that
@@ -78,14 +83,33 @@ class Writer:
                 raise LogError("closed", "the log is closed")
             self._queue.append(entry)
             self.queued_bytes += entry.size
+            self._hurry |= hurried
             self._changed.notify()
+        if hurried:
+            self.gap()
         return entry
+
+    def gap(self) -> None:
+        """Ends the thread's rest, if it has one. For whoever passes messages on, when one has just left."""
+        if self.rests:
+            self.rests = False
+            try:
+                self._gap.release()
+            except RuntimeError:  # it has given up waiting for one, and the next rest has none yet
+                pass
+
+    def _breathe(self) -> None:
+        self.rests = True  # first: who is in a hurry from here on sees it
+        if not (self._hurry or self._closing):
+            self._gap.acquire(timeout=REST)
+        self.rests = False
 
     def close(self) -> None:
         """Commits what is queued, then ends the thread. The log stays open."""
         with self._changed:
             self._closing = True
             self._changed.notify()
+        self.gap()
         self._thread.join()
 
     def _run(self) -> None:
@@ -110,6 +134,7 @@ class Writer:
             while self._queue and size < COMMIT_BYTES:
                 entries.append(self._queue.popleft())
                 size += entries[-1].size
+            self._hurry = any(entry.hurried for entry in self._queue)
             return entries
 
     def _settle(self, entries: list[Entry]) -> None:
@@ -134,7 +159,7 @@ class Writer:
         hurried = any(entry.hurried for entry in entries)
         started = time.perf_counter()
         try:
-            offset = self._log.append([entry.columns for entry in entries], notes, go_on if hurried else _breathe)
+            offset = self._log.append([entry.columns for entry in entries], notes, go_on if hurried else self._breathe)
         except LogError:
             raise
         except Exception as bug:  # nothing of it is in the log; those who wait must hear of it, and the others go on
@@ -178,7 +203,3 @@ class Writer:
             return
         self.failed = None
         self._on_state(None)
-
-
-def _breathe() -> None:
-    time.sleep(BREATH)

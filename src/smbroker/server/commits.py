@@ -3,10 +3,10 @@
 A turn's columns are handed to the writing thread at once if someone waits for them: an acknowledgement,
 or a subscriber that is fed from the log, here or away. Otherwise they gather (`linger`), because a
 commit holds up the messages that come in meanwhile, whether it is of one or of a thousand; the rows of
-small turns become one. When they are committed, the acknowledgements are released, those who are fed
-from the log get them, and they stay in memory for a while (`recent`). While the log cannot take
-messages (`failed`) nothing is handed over, and what wants an acknowledgement is refused before it is
-routed.
+small turns become one. And what is done for such a commit begins when a message has just left (`gap`).
+When they are committed, the acknowledgements are released, those who are fed from the log get them, and
+they stay in memory for a while (`recent`). While the log cannot take messages (`failed`) nothing is handed
+over, and what wants an acknowledgement is refused before it is routed.
 """
 
 import time
@@ -39,6 +39,7 @@ FEW = MOST_ROWS  # … as many as the log can lay out without holding up others 
 MUCH = 1 << 20  # … or so many bytes of payloads, or there were the last time; and then …
 STILL = 8  # … an eighth of that is enough
 BESIDE = 0.1  # seconds, while pipelines run
+RIPE = 0.001  # seconds that what has gathered long enough waits for a gap at most
 ROW_BYTES = 100  # what a message takes besides its topic and payload
 WIRE_BYTES = 200  # what one or several that came as packets take besides
 FLUSH_ROWS, FLUSH_BYTES = 500, 1 << 20  # delivered before outboxes are flushed
@@ -81,6 +82,7 @@ class Commits:
         self._delivered_rows = self._delivered_bytes = 0
         self._timer: TimerHandle | None = None
         self._soon = 0.0  # when those that gather will have gathered for SOON; 0: they do not any longer than that
+        self._ripe = False  # what gathers waits for a gap only
         self._busy = False  # many came before the last commit
         self._longest = linger
         self.followed = False  # somebody must not miss anything, and may be away: the disk is all there is for them
@@ -156,6 +158,8 @@ class Commits:
         self._rows += 1
         if self._timer is None or self._rows >= FEW:
             self._linger()
+        if self._ripe or self._writer.rests:
+            self.gap()
 
     def _begin_small(self) -> Columns:
         self._small = small = Columns()
@@ -166,14 +170,26 @@ class Commits:
     def _linger(self) -> None:
         """Until it is time. At high rates SOON is best: commits may be large, and are not many."""
         if self._timer is None:
-            self._timer = self._loop.call_later(self.linger, self.hand_over)
+            self._timer = self._loop.call_later(self.linger, self._ripen)
             self._soon = self._loop.time() + SOON if self.linger > SOON else 0.0
         elif self._soon and self._rows >= FEW:
             self._timer.cancel()
             self._timer = self._loop.call_at(self._soon, self.hand_over)
             self._soon = 0.0
 
+    def _ripen(self) -> None:
+        self._ripe = True
+        self._timer = self._loop.call_later(RIPE, self.hand_over)
+
+    def gap(self) -> None:
+        """Messages have just left: the next one is longest away, so now is the time for what would hold it up."""
+        if self._ripe:
+            self.hand_over()
+        else:
+            self._writer.gap()
+
     def hand_over(self) -> None:
+        self._ripe = False
         if self._timer:
             self._timer.cancel()
             self._timer = None

@@ -358,6 +358,8 @@ class Turn:
             self.delivery.flush()
         if self.committed.dirty:
             self.committed.flush()
+        if self.commits:
+            self.commits.gap()
 
     def end(self) -> None:
         if self.scheduled and self._reads:
