@@ -32,7 +32,8 @@ MQTT = Broker("mqtt", log=False)
 # --- MQTT, beside its peers ---
 
 LATENCY_MS = 500  # of a piece at a fixed rate: so long that each has a commit of the log
-SINGLE_MS = 1_000  # of a piece whose processor time is compared
+SINGLE_MS = 1_000  # of a piece whose processor time is compared …
+SINGLE_RATE = 50_000  # … at a rate that all can take
 SETTLE_MS = 100  # of a piece at a fixed rate: a device that sends all the time does not meet a broker that was idle
 ANOTHER = "another Mosquitto"
 LOG_ON = Wanted(least=0.5)  # of the rate without it
@@ -55,6 +56,7 @@ def mqtt(
     times: float = 1.0,
     full: bool = False,
     oftener: int = 1,
+    anew: int = 1,
     **settings: int,
 ) -> Case:
     """SMB without its log, with it, and the peers that are installed; NATS speaks its own protocol.
@@ -74,11 +76,11 @@ def mqtt(
         for side in others
         if (settings.get("qos", 0), side.name) in LOG_ON_BESIDE
     ]
-    return Case(name, title, (*own, *others), tuple(ratios), full=full, oftener=oftener)
+    return Case(name, title, (*own, *others), tuple(ratios), full=full, oftener=oftener, anew=anew)
 
 
 def in_work(case: Case) -> Case:
-    """Compared by the server's processor time: its generator is the limit. Bounds of rates are turned round."""
+    """Compared by the server's processor time, as all have the same rate. Bounds of rates are turned round."""
     return replace(case, ratios=tuple(replace(each, key=CPU, wanted=each.wanted.inverse) for each in case.ratios))
 
 
@@ -182,6 +184,7 @@ class Dialect:
 
 
 SEMICOLON = Dialect("semicolon", QUIET_UDP, "udp_load", {"dialect": 0})
+BURSTS = Dialect("semicolon", QUIET_UDP, "udp_load", {"dialect": 0, "bursts": 1})
 SOH = Dialect("soh", QUIET_UDP, "udp_load", {"dialect": 1})
 PIPE = Dialect("pipe", QUIET_UDP, "udp_load", {"dialect": 2})
 PADDED = Dialect("padded", Broker("padded", log=False), "padded_load", {"window": 200})
@@ -193,10 +196,14 @@ def fan_out(dialect: Dialect, fan: Fan) -> Case:
     return Case(f"{dialect.name}-{fan.name}", f"{dialect.name} {fan.title}, log off", sides, full=fan is not TO_10)
 
 
-def beside_relay(fan: Fan, wanted: Wanted = Wanted(), *, full: bool = False) -> Case:  # noqa: B008
-    sides = (SEMICOLON.side("SMB", QUIET_UDP, fan), SEMICOLON.side("C relay", RELAY, fan))
-    ratios = (Ratio("SMB", "C relay", wanted=wanted),)
-    return Case(f"semicolon-{fan.name}", f"semicolon {fan.title}, log off", sides, ratios, full=full, oftener=3)
+def beside_relay(fan: Fan, wanted: Wanted = Wanted(), *, plain: bool = False, full: bool = False) -> Case:  # noqa: B008
+    """`plain`: the generator sends each datagram by itself, and then it is the limit at 1 → 1."""
+    dialect = SEMICOLON if plain else BURSTS
+    sides = (dialect.side("SMB", QUIET_UDP, fan), dialect.side("C relay", RELAY, fan))
+    name, title = f"semicolon-{fan.name}", f"semicolon {fan.title}, log off"
+    if plain:
+        name, title = f"{name}-plain", f"{title}, each datagram sent by itself"
+    return Case(name, title, sides, (Ratio("SMB", "C relay", wanted=wanted),), full=full, oftener=2, anew=2)
 
 
 def idle(few: int, many: int) -> Case:
@@ -248,16 +255,25 @@ ALL = (MOSQUITTO, NATS, AMQTT)
 BROKERS = (MOSQUITTO, NATS)
 
 CASES = (
-    mqtt("mqtt-1-1", "MQTT QoS 0, 1 → 1", ALL, times=10.0, oftener=4),
-    mqtt("mqtt-1-10", "MQTT QoS 0, 1 → 10", BROKERS, times=25.0, oftener=4, subscribers=10, window=5_000),
-    mqtt("mqtt-1-100", "MQTT QoS 0, 1 → 100", BROKERS, times=40.0, oftener=3, subscribers=100, window=1_000),
-    mqtt("mqtt-4-4", "MQTT QoS 0, 4 → 4, in pairs", BROKERS, oftener=3, publishers=4, subscribers=4, pairs=1),
+    mqtt("mqtt-1-1", "MQTT QoS 0, 1 → 1", ALL, times=10.0, oftener=2, anew=2),
+    mqtt("mqtt-1-10", "MQTT QoS 0, 1 → 10", BROKERS, times=25.0, oftener=2, anew=2, subscribers=10, window=5_000),
+    mqtt("mqtt-1-100", "MQTT QoS 0, 1 → 100", BROKERS, times=40.0, oftener=2, anew=2, subscribers=100, window=1_000),
+    mqtt("mqtt-4-4", "MQTT QoS 0, 4 → 4, in pairs", BROKERS, oftener=2, anew=2, publishers=4, subscribers=4, pairs=1),
     mqtt("mqtt-16B", "MQTT QoS 0, 1 → 1, 16 bytes", BROKERS, size=16, full=True),
     mqtt("mqtt-1KB", "MQTT QoS 0, 1 → 1, 1 KB", BROKERS, size=1_024, window=1_000, full=True),
-    mqtt("mqtt-64KB", "MQTT QoS 0, 1 → 1, 64 KB", BROKERS, oftener=3, size=65_536, window=16),
+    mqtt("mqtt-64KB", "MQTT QoS 0, 1 → 1, 64 KB", BROKERS, oftener=2, anew=2, size=65_536, window=16),
     in_work(
-        mqtt("mqtt-single", "MQTT QoS 0, 1 → 1, each message in its own write", BROKERS, single=1, run_ms=SINGLE_MS)
+        mqtt(
+            "mqtt-single",
+            f"MQTT QoS 0, 1 → 1, {SINGLE_RATE:,} messages/s offered, each in a write of its own",
+            BROKERS,
+            single=1,
+            rate=SINGLE_RATE,
+            window=100_000,
+            run_ms=SINGLE_MS,
+        )
     ),
+    mqtt("mqtt-single-flood", "MQTT QoS 0, 1 → 1, each message in a write of its own", BROKERS, full=True, single=1),
     mqtt("mqtt-5000-topics", "MQTT QoS 0, 1 → 1 over 5,000 topics in turn", (MOSQUITTO,), topics=5_000),
     mqtt("mqtt-qos1-1-1", "MQTT QoS 1, 1 → 1, window 100", (MOSQUITTO,), oftener=2, qos=1, window=100),
     mqtt("mqtt-qos2-1-1", "MQTT QoS 2, 1 → 1", (MOSQUITTO,), qos=2, window=100, full=True),
@@ -269,6 +285,7 @@ CASES = (
     latency(20_000, full=True),
     subscriptions(),
     beside_relay(TO_1, Wanted(least=1.1)),
+    beside_relay(TO_1, Wanted(least=1.1), plain=True),
     beside_relay(TO_10, Wanted(least=2.5)),
     beside_relay(TO_100, Wanted(least=3.5)),
     beside_relay(PAIRS, full=True),

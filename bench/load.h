@@ -48,6 +48,7 @@ struct load {
 extern long port, size; /* the server's port; payload bytes */
 extern long rate;       /* messages a second that are offered; 0: as many as the window lets through */
 extern long single;     /* 1: each message in a write of its own, by those who would let some share one */
+extern long bursts;     /* 1: several datagrams go to the kernel as one, which it cuts up */
 extern int64_t due;     /* with a rate: when the message that is sent now was due */
 
 /* A payload: `size` digits, others each time, so that a log which compresses has no easy time of it. */

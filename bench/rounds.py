@@ -33,7 +33,7 @@ CPU = "cpu_s_per_million"
 P99 = "p99_us"
 MANY_ROUNDS = 5  # from which on the outer ones do not count
 TELLING_ROUNDS = 3  # from which on their spread says something
-SURE = 0.05  # of a ratio: its standard error, above which there are further rounds …
+SURE = 0.04  # of a ratio: its standard error, above which there are further rounds …
 MOST_ROUNDS = 2  # … up to so many times those that were asked for
 PIECES = "pieces"
 
