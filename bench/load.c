@@ -23,8 +23,7 @@ enum {
     SILENCE_MS = 1000, /* after which what is under way counts as lost; a slow disk syncs well within */
     STEPS = 32,        /* of the times that answers took, within each power of two nanoseconds */
     POWERS = 48,
-    DIGITS = 1 << 17,  /* that payloads are cut from: more than a compressor looks back, and little of a core's cache … */
-    STRIDE = 7919,     /* … each so far from the one before */
+    DIGITS = 1 << 17,  /* that payloads are cut from: more than a compressor looks back, and little of a core's cache */
     UDP_LEVEL = 17,    /* SOL_UDP … */
     UDP_CUT = 103,     /* … and UDP_SEGMENT: older headers have neither */
     ALONE = 20000,     /* up to so many a second each message leaves by itself, when it is due */
@@ -164,7 +163,7 @@ const char *payload(void)
             digits[i] = "0123456789abcdef"[state >> 60];
         }
     }
-    place = (place + STRIDE) % DIGITS;
+    place = (place + size + 1) % DIGITS; /* one after the other, and others the next time round */
     return digits + place;
 }
 
@@ -185,10 +184,13 @@ static bool send_each(int fd, char *bytes, size_t length, int count)
 
 static bool send_burst(int fd, char *bytes, size_t length, int count)
 {
-    char control[CMSG_SPACE(sizeof(uint16_t))] = {0};
+    union {
+        struct cmsghdr head; /* for its alignment */
+        char bytes[CMSG_SPACE(sizeof(uint16_t))];
+    } control = {0};
     struct iovec part = {bytes, count * length};
     struct msghdr whole = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     struct cmsghdr *cut = CMSG_FIRSTHDR(&whole);
     *cut = (struct cmsghdr){.cmsg_level = UDP_LEVEL, .cmsg_type = UDP_CUT, .cmsg_len = CMSG_LEN(sizeof(uint16_t))};
     uint16_t each = length;

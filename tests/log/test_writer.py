@@ -100,14 +100,15 @@ def test_many_threads_may_submit(tmp_path: Path) -> None:
 def test_the_thread_rests_during_a_commit_only_if_nobody_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hurried: bool
 ) -> None:
-    monkeypatch.setattr(writer_module, "REST", 60.0)
+    monkeypatch.setattr(writer_module, "REST", 600.0)
     heard = Heard()
     log, writer = begun(tmp_path, QuickDisk(), heard)
     with writer._changed:  # both go into one commit
         writer.submit(turn(["a"]), hurried=False)
         writer.submit(turn(["b"]), hurried=hurried)
-    rests = 0
+    rests, deadline = 0, time.monotonic() + 60
     while not heard.changed.wait(0.001):
+        assert time.monotonic() < deadline
         if writer.rests:
             rests += 1
             writer.gap()
@@ -126,22 +127,39 @@ def test_without_a_gap_the_thread_goes_on_by_itself(tmp_path: Path) -> None:
     log.close()
 
 
-@pytest.mark.parametrize("ended_by", ["an entry that is waited for", "the end"])
-def test_the_thread_does_not_rest_while_somebody_waits_for_what_is_queued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_by: str
+@pytest.mark.parametrize("way", ["an entry", "a word", "the end"])
+def test_the_thread_does_not_rest_while_somebody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr(writer_module, "REST", 60.0)
+    monkeypatch.setattr(writer_module, "REST", 600.0)
     heard = Heard()
     log, writer = begun(tmp_path, QuickDisk(), heard)
     writer.submit(turn(["a"]), hurried=False)
     until_it_rests(writer)
-    if ended_by == "the end":
-        writer.close()
-    else:
+    closing = Thread(target=writer.close, daemon=True)
+    if way == "an entry":
         writer.submit(turn(["b"]), hurried=True)
-        heard.wait()
-        writer.close()
-    assert not writer.rests
+    elif way == "a word":
+        writer.hurry()
+    else:
+        closing.start()
+    heard.wait()
+    if way != "the end":
+        closing.start()
+    closing.join(60)
+    assert not closing.is_alive()
+    log.close()
+
+
+def test_rests_are_not_counted_as_time_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "REST", 0.2)
+    seconds: list[float] = []
+    heard, log = Heard(), Log.open(tmp_path, None, QuickDisk())
+    writer = Writer(log, heard.on_commit, heard.on_refuse, appended=seconds.append)
+    writer.submit(turn(["a"]), hurried=False)
+    heard.wait()
+    assert seconds[0] < writer._rested
+    writer.close()
     log.close()
 
 

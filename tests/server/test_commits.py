@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 import pytest
 import uvloop
@@ -59,6 +59,13 @@ class House:
         self.loop.close()
 
 
+def until_it_rests(house: House) -> None:
+    deadline = monotonic() + 60
+    while not house.commits._writer.rests:
+        assert monotonic() < deadline
+        sleep(0.0005)
+
+
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
     made = House(tmp_path)
@@ -91,13 +98,13 @@ def test_many_do_not_gather_for_the_whole_time(house: House) -> None:
     house.keep(*texts[:FEW])
     house.turn("x")
     assert house.waiting == FEW + 1, "so soon more may come"
-    pass_time(house.loop, SOON + 0.01)
+    pass_time(house.loop, SOON + 0.05)
     assert house.waiting == 0
     house.keep("y")
-    pass_time(house.loop, SOON + 0.01)
+    pass_time(house.loop, SOON + 0.05)
     assert house.waiting == 0, "after many it is not long either"
     house.keep("z")
-    pass_time(house.loop, SOON + 0.01)
+    pass_time(house.loop, SOON + 0.05)
     assert house.waiting == 1
     house.turn(*texts[FEW:])
     pass_time(house.loop, 0.01)
@@ -132,15 +139,29 @@ def test_what_has_gathered_long_enough_is_handed_over_if_nothing_more_comes(hous
     assert texts_of(house.log) == ["a"]
 
 
+def test_who_waits_for_all_that_came_before_ends_the_rest_of_the_writing_thread(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "REST", 600.0)
+    house.keep("a")
+    house.commits.hand_over()
+    until_it_rests(house)
+    told: list[str] = []
+    house.commits.after(lambda: told.append("all is there"))
+    deadline = monotonic() + 60
+    while not told:
+        assert monotonic() < deadline
+        pass_time(house.loop, 0.01)
+    house.close()
+
+
 def test_what_comes_while_the_writing_thread_rests_has_a_time_too(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "REST", 60.0)
+    monkeypatch.setattr(writer_module, "REST", 600.0)
     house.keep("a")
     house.commits.hand_over()
-    deadline = monotonic() + 60
-    while not house.commits._writer.rests:
-        assert monotonic() < deadline
+    until_it_rests(house)
     house.keep("b")
     pass_time(house.loop, LINGER + 0.05)
     assert house.waiting == 0
@@ -152,7 +173,7 @@ def test_what_comes_while_the_writing_thread_rests_has_a_time_too(
 def test_many_do_not_gather_for_longer_than_few(tmp_path: Path, linger: float) -> None:
     house = House(tmp_path, linger)
     house.keep(*["x"] * FEW)
-    pass_time(house.loop, linger + 0.01)
+    pass_time(house.loop, linger + 0.05)
     assert house.waiting == 0
     house.close()
     house.log.close()
@@ -197,7 +218,7 @@ def test_while_many_come_some_are_enough_to_go_on_so(house: House) -> None:
     waits = []
     for count in counts:
         house.keep(*["x"] * count)
-        pass_time(house.loop, SOON + 0.01)
+        pass_time(house.loop, SOON + 0.05)
         assert house.waiting == 0
         waits.append(house.commits.linger)
     assert waits == [SOON, SOON, SOON, LINGER]
@@ -209,7 +230,7 @@ def test_after_much_what_follows_does_not_gather_for_long(house: House) -> None:
     assert house.waiting == 0
     assert house.commits.linger == SOON
     house.keep("y")
-    pass_time(house.loop, SOON + 0.01)
+    pass_time(house.loop, SOON + 0.05)
     assert house.waiting == 0
     assert house.commits.linger == LINGER
     house.close()

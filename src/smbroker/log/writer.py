@@ -50,7 +50,7 @@ class Writer:
     ) -> None:
         """`on_state` hears the error when the log begins to refuse, None when it takes messages again.
 
-        `appended` hears, in the writer's thread, how many seconds each append took."""
+        `appended` hears, in the writer's thread, how many seconds each append took, rests left out."""
         self._log = log
         self._on_commit, self._on_refuse, self._on_state = on_commit, on_refuse, on_state
         self._retry, self._clock = retry, clock
@@ -58,7 +58,8 @@ class Writer:
         self._queue: deque[Entry] = deque()
         self._changed = Condition()
         self._closing = False
-        self._hurry = False  # somebody waits for what is queued
+        self._hurry = False  # somebody waits for what was submitted
+        self._rested = 0.0  # seconds of this commit
         self.rests = False  # until the next gap
         self._gap = Lock()  # held; who releases it ends the rest
         self._gap.acquire()
@@ -89,19 +90,27 @@ class Writer:
             self.gap()
         return entry
 
+    def hurry(self) -> None:
+        """Somebody waits for all that was submitted: the thread does not rest until it has come to the end of that."""
+        with self._changed:
+            self._hurry = True
+        self.gap()
+
     def gap(self) -> None:
         """Ends the thread's rest, if it has one. For whoever passes messages on, when one has just left."""
         if self.rests:
             self.rests = False
             try:
                 self._gap.release()
-            except RuntimeError:  # it has given up waiting for one, and the next rest has none yet
+            except RuntimeError:  # open already: a gap came as the thread gave up waiting, and ends its next rest
                 pass
 
     def _breathe(self) -> None:
         self.rests = True  # first: who is in a hurry from here on sees it
         if not (self._hurry or self._closing):
+            began = time.perf_counter()
             self._gap.acquire(timeout=REST)
+            self._rested += time.perf_counter() - began
         self.rests = False
 
     def close(self) -> None:
@@ -126,6 +135,7 @@ class Writer:
         """All that has queued up, at most COMMIT_BYTES; nothing when it is time to probe or to end."""
         with self._changed:
             while not self._queue and not self._closing:
+                self._hurry = False
                 wait = max(self._next_attempt - time.monotonic(), 0.0) if self.failed else None
                 if not self._changed.wait(wait) and self.failed:
                     return []
@@ -134,7 +144,6 @@ class Writer:
             while self._queue and size < COMMIT_BYTES:
                 entries.append(self._queue.popleft())
                 size += entries[-1].size
-            self._hurry = any(entry.hurried for entry in self._queue)
             return entries
 
     def _settle(self, entries: list[Entry]) -> None:
@@ -145,6 +154,7 @@ class Writer:
             self._commit(entries)
         except LogError as error:
             if error.code != "disk" and len(entries) > 1:  # one of them cannot be kept: find out which
+                self._hurry |= any(entry.hurried for entry in entries)
                 for entry in entries:
                     self._settle([entry])
                 return
@@ -157,14 +167,14 @@ class Writer:
     def _commit(self, entries: list[Entry]) -> None:
         notes = [note for entry in entries for note in entry.notes]
         hurried = any(entry.hurried for entry in entries)
-        started = time.perf_counter()
+        started, self._rested = time.perf_counter(), 0.0
         try:
             offset = self._log.append([entry.columns for entry in entries], notes, go_on if hurried else self._breathe)
         except LogError:
             raise
         except Exception as bug:  # nothing of it is in the log; those who wait must hear of it, and the others go on
             raise LogError("bug", f"a bug in the log: {type(bug).__name__}") from bug
-        self._appended(time.perf_counter() - started)
+        self._appended(time.perf_counter() - started - self._rested)
         for entry in entries:
             entry.offset = offset
             offset += len(entry.columns)

@@ -149,7 +149,7 @@ class Commits:
             self._linger()
 
     def keep(self, topic: Topic, payload: bytes, origin: Origin) -> None:
-        """One message that nobody waits for, short and without what only some have."""
+        """One message that nobody waits for, short and without what only some have. It has just left: see `gap`."""
         if self.failed:
             self.stats.not_logged += 1
             return
@@ -217,6 +217,7 @@ class Commits:
             self._submitted.append(callback)
             self._hurried = True
             self.hand_over()
+            self._writer.hurry()
         else:
             callback()
 
