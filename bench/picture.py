@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from rounds import OUT, Case, shown
+from rounds import CPU, OUT, Case, shown
 
 WIDTH, LEFT, BAR, GAP, HEAD = 860, 300, 16, 26, 40
 OURS, LOGGED, OTHER = "#2160dd", "#7aa7ff", "#8a94a3"
@@ -14,7 +14,9 @@ STYLE = (
 
 
 def svg(cases: Sequence[Case], results: Sequence[dict]) -> str:
-    titles = {case.name: case.title for case in cases if case.is_load}
+    """Without cases that compare work: there all sides have the same rate."""
+    compared = [case for case in cases if case.is_load and not any(ratio.key == CPU for ratio in case.ratios)]
+    titles = {case.name: case.title for case in compared}
     parts, y = [], HEAD
     for result in results:
         sides = [(one["name"], one["spread"][OUT]) for one in result["sides"] if one["spread"] and OUT in one["spread"]]
