@@ -59,7 +59,11 @@ class House:
         self.loop.close()
 
 
-def until_it_rests(house: House) -> None:
+def commit_that_rests(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one message, `a`; the writing thread is in the middle of it, and stays there."""
+    monkeypatch.setattr(writer_module, "REST", 600.0)
+    house.keep("a")
+    house.commits.hand_over()
     deadline = monotonic() + 60
     while not house.commits._writer.rests:
         assert monotonic() < deadline
@@ -142,10 +146,7 @@ def test_what_has_gathered_long_enough_is_handed_over_if_nothing_more_comes(hous
 def test_who_waits_for_all_that_came_before_ends_the_rest_of_the_writing_thread(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "REST", 600.0)
-    house.keep("a")
-    house.commits.hand_over()
-    until_it_rests(house)
+    commit_that_rests(house, monkeypatch)
     told: list[str] = []
     house.commits.after(lambda: told.append("all is there"))
     deadline = monotonic() + 60
@@ -158,10 +159,7 @@ def test_who_waits_for_all_that_came_before_ends_the_rest_of_the_writing_thread(
 def test_what_comes_while_the_writing_thread_rests_has_a_time_too(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "REST", 600.0)
-    house.keep("a")
-    house.commits.hand_over()
-    until_it_rests(house)
+    commit_that_rests(house, monkeypatch)
     house.keep("b")
     pass_time(house.loop, LINGER + 0.05)
     assert house.waiting == 0
